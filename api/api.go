@@ -63,6 +63,7 @@ const (
 	MethodCapacity         = "capacity"
 	MethodPoliciesCheck    = "policies.check"
 	MethodPoliciesFor      = "policies.for"
+	MethodPoliciesUnused   = "policies.unused"
 	MethodEventsList       = "events.list" // an addition to the first contract
 )
 
@@ -209,12 +210,13 @@ type CountersParams struct {
 // CountersResult is the result of counters. Counters start when the object's entry in the data
 // plane is created, and continue across restarts of the daemon.
 type CountersResult struct {
-	Packets     uint64            `json:"packets"`
-	Bytes       uint64            `json:"bytes"`                 // counting whole frames
-	Connections uint64            `json:"connections,omitempty"` // opened so far
-	Drops       map[string]uint64 `json:"drops"`                 // packets by reason; for the node, an Interface or an Endpoint, reasons that never occurred are included
-	Verdicts    map[string]uint64 `json:"verdicts,omitempty"`    // node only: packets by verdict
-	Backends    []BackendCounters `json:"backends,omitempty"`    // Service only
+	Packets     uint64               `json:"packets"`
+	Bytes       uint64               `json:"bytes"`                 // counting whole frames
+	Connections uint64               `json:"connections,omitempty"` // opened so far
+	Drops       map[string]uint64    `json:"drops"`                 // packets by reason; for the node, an Interface or an Endpoint, reasons that never occurred are included
+	Verdicts    map[string]uint64    `json:"verdicts,omitempty"`    // node only: packets by verdict
+	Backends    []BackendCounters    `json:"backends,omitempty"`    // Service only
+	Rules       []PolicyRuleCounters `json:"rules,omitempty"`       // Policy only: what has a decision or may have one
 	// Sent and Received are set for a Tunnel or Peer only: packets into the tunnel, and packets out
 	// of it.
 	Sent     *Traffic `json:"sent,omitempty"`
@@ -231,6 +233,21 @@ type BackendCounters struct {
 	Active      uint64 `json:"active"`      // currently tracked
 	Packets     uint64 `json:"packets"`
 	Bytes       uint64 `json:"bytes"`
+}
+
+// PolicyRuleCounters are the decisions of a rule of a Policy, or of its isolation, about packets that
+// open connections, that are denied, or that belong to no connection; of a staged Policy: what it would
+// have decided.
+type PolicyRuleCounters struct {
+	Direction   string `json:"direction"`             // ingress, egress
+	Rule        string `json:"rule,omitempty"`        // its name, or its number from 1; empty: isolation
+	Action      string `json:"action"`                // allow, deny, reject, pass
+	Connections uint64 `json:"connections,omitempty"` // new connections that passed
+	Packets     uint64 `json:"packets"`
+	Bytes       uint64 `json:"bytes"` // counting whole frames
+	// Since is when counting began. Empty: the rule decides about no packet of an Endpoint of this node.
+	Since string `json:"since,omitempty"`
+	Last  string `json:"last,omitempty"` // time of the last decision; empty: none
 }
 
 // VersionResult is the result of version.

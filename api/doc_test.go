@@ -23,7 +23,7 @@ var documented = map[string]any{
 	"BridgeSpec": BridgeSpec{}, "RouteSpec": RouteSpec{}, "AddressGroupSpec": AddressGroupSpec{}, "NATSpec": NATSpec{},
 	"FirewallRuleSpec": FirewallRuleSpec{}, "PodNetworkSpec": PodNetworkSpec{}, "PodNetworkStatus": PodNetworkStatus{},
 	"CNIParams": CNIParams{}, "CapacityParams": CapacityParams{}, "CapacityResult": CapacityResult{},
-	"PoliciesCheckParams": PoliciesCheckParams{}, "PoliciesCheckResult": PoliciesCheckResult{}, "PoliciesForParams": PoliciesForParams{}, "PoliciesForResult": PoliciesForResult{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},
+	"PoliciesCheckParams": PoliciesCheckParams{}, "PoliciesCheckResult": PoliciesCheckResult{}, "PoliciesForParams": PoliciesForParams{}, "PoliciesForResult": PoliciesForResult{}, "PoliciesUnusedParams": PoliciesUnusedParams{}, "PoliciesUnusedResult": PoliciesUnusedResult{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},
 	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
 	"TunnelSpec": TunnelSpec{}, "TunnelStatus": TunnelStatus{}, "PeerSpec": PeerSpec{}, "PeerStatus": PeerStatus{},
 	"MirrorSpec": MirrorSpec{}, "MirrorStatus": MirrorStatus{},
@@ -40,7 +40,7 @@ var documented = map[string]any{
 	"NetworkListParams": NetworkListParams{}, "NetworkListResult": NetworkListResult{},
 	"CountersParams": CountersParams{}, "CountersResult": CountersResult{},
 	"VersionResult": VersionResult{}, "StatusResult": StatusResult{}, "StatusParams": StatusParams{},
-	"ChangeEvent": ChangeEvent{}, "StatusEvent": StatusEvent{}, "DropEvent": DropEvent{}, "FirewallEvent": FirewallEvent{}, "HelloEvent": HelloEvent{},
+	"ChangeEvent": ChangeEvent{}, "StatusEvent": StatusEvent{}, "DropEvent": DropEvent{}, "FirewallEvent": FirewallEvent{}, "PolicyEvent": PolicyEvent{}, "HelloEvent": HelloEvent{},
 	"EventsListParams": EventsListParams{}, "EventsListResult": EventsListResult{},
 }
 

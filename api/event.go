@@ -12,11 +12,12 @@ const (
 	TopicDrops       = "drops"       // DropEvent, sampled
 	TopicConnections = "connections" // ConnectionEvent, sampled
 	TopicFirewall    = "firewall"    // FirewallEvent, sampled
+	TopicPolicy      = "policy"      // PolicyEvent, sampled
 	TopicHello       = "hello"       // HelloEvent: the first message of each connection, and repeated after events
 )
 
 // Topics lists the published topics; hello is sent without a subscription.
-var Topics = []string{TopicChanges, TopicStatus, TopicDrops, TopicConnections, TopicFirewall}
+var Topics = []string{TopicChanges, TopicStatus, TopicDrops, TopicConnections, TopicFirewall, TopicPolicy}
 
 // Event is common to all events. Seq counts a topic's events from 1 at the start of the daemon,
 // without gaps: a gap means lost events.
@@ -76,15 +77,15 @@ type DropEvent struct {
 	Rule    string `json:"rule,omitempty"` // FirewallRule that does not allow it
 	NAT     string `json:"nat,omitempty"`  // NAT that should have translated it
 	// Endpoint is the Endpoint on whose device the packet arrived, or was to be sent.
-	Endpoint string      `json:"endpoint,omitempty"`
-	Policy   *PolicyDrop `json:"policy,omitempty"` // that does not allow it; nil: none, or it is unknown which
-	Length   int         `json:"length"`           // bytes of the frame
+	Endpoint string        `json:"endpoint,omitempty"`
+	Policy   *DecidingRule `json:"policy,omitempty"` // that does not allow it; nil: none, or it is unknown which
+	Length   int           `json:"length"`           // bytes of the frame
 }
 
-// PolicyDrop is the Policy, and its rule, that dropped a packet.
-type PolicyDrop struct {
+// DecidingRule is the Policy, and its rule, that decided about a packet.
+type DecidingRule struct {
 	Endpoint  string `json:"endpoint"`  // to whose traffic the Policy applies
-	Direction string `json:"direction"` // ingress: the Endpoint would have received it; egress: it sent it
+	Direction string `json:"direction"` // ingress: the packet was for the Endpoint; egress: the Endpoint sent it
 	Tier      string `json:"tier,omitempty"`
 	Policy    string `json:"policy,omitempty"` // empty: the Endpoint has no Entity, and its network requires one
 	// Rule is the name of the rule, or its number from 1; empty: isolation, since no rule decided.
@@ -98,6 +99,18 @@ type FirewallEvent struct {
 	Action string `json:"action"` // allow, deny, reject
 	Packet
 	Length int `json:"length"` // bytes of the frame
+}
+
+// PolicyEvent reports decisions of a Policy that logs. There is at most one event per second for each
+// rule, pair of addresses, protocol and destination port.
+type PolicyEvent struct {
+	Event
+	Action string `json:"action"` // allow, deny, reject
+	DecidingRule
+	Packet
+	Length int `json:"length"` // bytes of the frame
+	// Count is the number of such packets since the event before, including this one.
+	Count uint64 `json:"count"`
 }
 
 // Packet is a packet that was seen at a hook.

@@ -165,7 +165,7 @@ func nounCommands(a *command.App, isUsed func(words ...string) bool) []*cobra.Co
 			commands[i].AddCommand(drainCommand(a), backendCommand(a))
 		}
 		if complete && kinds.All[i].Name == api.KindPolicy {
-			commands[i].AddCommand(policyCheckCommand(a), policyForCommand(a))
+			commands[i].AddCommand(policyCheckCommand(a), policyForCommand(a), policyUnusedCommand(a))
 		}
 	}
 	return commands

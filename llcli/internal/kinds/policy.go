@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/llcli/internal/command"
@@ -28,6 +29,7 @@ var policyKind = Kind{
 	Spec:     func() any { return &api.PolicySpec{} },
 	Schema:   policySchema,
 	details:  showPolicyRules,
+	Topics:   []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicPolicy},
 	fields:   policyFields,
 	complete: completePolicy,
 	AddExample: "  llcli policy add db --tier main --applied-to namespace:shop,app=db --isolate ingress --ingress \"allow from namespace:shop,app=web port tcp/5432-5440\"\n" +
@@ -59,7 +61,7 @@ func policyCells(o *api.Object, wide bool) []output.Cell {
 }
 
 // showPolicyRules shows the rules in the order in which they are evaluated.
-func showPolicyRules(_ context.Context, a *command.App, _ command.Daemon, o *api.Object) {
+func showPolicyRules(ctx context.Context, a *command.App, d command.Daemon, o *api.Object) {
 	var spec api.PolicySpec
 	Decode(o, &spec, &struct{}{})
 	var in, out []string
@@ -73,6 +75,43 @@ func showPolicyRules(_ context.Context, a *command.App, _ command.Daemon, o *api
 	}
 	a.Lines("Ingress rules", in)
 	a.Lines("Egress rules", out)
+	counters, err := a.Counters(ctx, d, o.Kind, o.Name)
+	if err != nil {
+		a.Note("the counters of %s: %v", o.Name, err)
+		return
+	}
+	a.Section(DecisionsTable(a, counters.Rules))
+}
+
+// DecisionsTable shows how often rules of a Policy decided.
+func DecisionsTable(a *command.App, rules []api.PolicyRuleCounters) *output.Table {
+	t := a.Table(
+		output.Column{Title: "DIRECTION"}, output.Column{Title: "RULE", Flexible: true}, output.Column{Title: "ACTION"},
+		output.Column{Title: "CONNECTIONS", Right: true}, output.Column{Title: "PACKETS", Right: true}, output.Column{Title: "BYTES", Right: true},
+		output.Column{Title: "LAST", Right: true, Optional: 1}, output.Column{Title: "COUNTED FOR", Right: true, Optional: 2},
+	)
+	for i := range rules {
+		t.Add(DecisionCells(a, &rules[i])...)
+	}
+	return t
+}
+
+// DecisionCells are the cells of a row of a [DecisionsTable].
+func DecisionCells(a *command.App, r *api.PolicyRuleCounters) []output.Cell {
+	return []output.Cell{
+		{Text: r.Direction}, {Text: output.Clean(cmp.Or(r.Rule, "isolation"))}, {Text: r.Action},
+		{Text: output.Count(r.Connections)}, {Text: output.Count(r.Packets)}, {Text: output.Size(r.Bytes)},
+		{Text: agoText(a, r.Last)}, {Text: agoText(a, r.Since)},
+	}
+}
+
+// agoText returns how long ago a time was; empty: never.
+func agoText(a *command.App, text string) string {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		return "-"
+	}
+	return output.Short(api.Duration(max(0, a.Now().Sub(at))))
 }
 
 // ruleText returns a rule in the form of a flag, except for expressions.
@@ -158,6 +197,7 @@ var policyFields = []specField{
 	{flag: "priority", path: "priority", form: formNumber, usage: "Policies of a tier are evaluated in the order of this `NUMBER`, lowest first (default: 1000)"},
 	{flag: "stage", path: "stage", values: api.PolicyStages, usage: "`STAGE`: enforced (default) or staged, so that no packet obeys it"},
 	{flag: "isolate", path: "isolate", form: formWords, values: api.PolicyDirections, usage: "deny what no rule of the tier decides, in this `DIRECTION`: ingress, egress; may be repeated"},
+	{flag: "log", path: "log", form: formWords, values: api.PolicyLogs, usage: "report the packets with this `RESULT`, allow or deny, as events of the topic policy, and in the log; may be repeated"},
 	{flag: "applied-to", path: "appliedTo", form: formItems, item: selectorItem, usage: "`SELECTOR` of its subjects: all, or a list of set:NAME, namespace:NAME and KEY=VALUE; may be repeated"},
 	{flag: "ingress", path: "ingress", form: formItems, item: ruleItem("from"), key: ruleKey, usage: "`RULE` for what subjects receive: ACTION [name NAME] [from PEER]… [port PORT]…; may be repeated"},
 	{flag: "egress", path: "egress", form: formItems, item: ruleItem("to"), key: ruleKey, usage: "`RULE` for what subjects send: ACTION [name NAME] [to PEER]… [port PORT]…; may be repeated"},
@@ -304,6 +344,7 @@ spec:
   priority: 100               # in the tier: lower first, then by name; default: 1000
   stage: enforced             # default; staged: no packet obeys it
   isolate: [ingress]          # deny what no rule of the tier decides; also egress
+  log: [deny]                 # report denied packets as events, and in the log; also allow
   appliedTo:                  # the subjects: Entities that are Endpoints of this node
     - set: pods               # default
       namespaces:             # absent: all, and Entities without a namespace

@@ -111,8 +111,9 @@ func topicOf(data string) string {
 func TestTopicsAbout(t *testing.T) {
 	for _, tt := range []struct{ of, topics, want, refused string }{
 		{"service/web", "", "changes status drops connections", ""},
-		{"interface/wan0", "", "changes status drops connections firewall", ""},
+		{"interface/wan0", "", "changes status drops connections firewall policy", ""},
 		{"interface/wan0", "drops", "drops", ""},
+		{"policy/db", "", "changes status drops policy", ""},
 		{"fw/rest", "drops firewall", "drops firewall", ""},
 		{"route/default", "drops", "", "do not name objects of kind Route"},
 		{"group/admins", "drops", "", "AddressGroup"},

@@ -223,6 +223,9 @@ func printCounters(a *command.App, kind string, c *api.CountersResult) {
 		}
 		a.Section(t)
 	}
+	if len(c.Rules) > 0 {
+		a.Section(kinds.DecisionsTable(a, c.Rules))
+	}
 	a.Section(reasonTable(a, &verdictWords, c.Verdicts))
 	a.Section(reasonTable(a, &dropWords, c.Drops))
 }

@@ -35,7 +35,7 @@ type eventOptions struct {
 // be thousands a second.
 const allTopics = "all"
 
-var defaultTopics = []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicFirewall}
+var defaultTopics = []string{api.TopicChanges, api.TopicStatus, api.TopicDrops, api.TopicFirewall, api.TopicPolicy}
 
 // eventLine is an event in machine-readable form.
 type eventLine struct {
@@ -58,6 +58,7 @@ func eventsCommand(a *command.App) *cobra.Command {
   status       changed states of objects and changed health of backends
   drops        dropped packets (a sample: the counters count all)
   firewall     packets that matched rules with log: true (a sample)
+  policy       packets on which Policies with log decided (a sample)
   connections  connections that began or ended (a sample)
   all          all of these
 
@@ -65,8 +66,8 @@ Without a topic, all topics except connections are shown. With --of, all topics 
 that name the object are shown; events of a rule, a NAT, a Service, an Endpoint or a Peer are
 found by its name, events of an Interface, a Bridge or a Tunnel also by its devices.
 
-The daemon keeps the latest 2000 events of each topic since its start; of drops, firewall and
-connections, at most 5 per second. --follow=false shows these and exits.
+The daemon keeps the latest 2000 events of each topic since its start; of drops, firewall,
+policy and connections, at most 5 per second. --follow=false shows these and exits.
 
 Lost events are reported. JSON output has one event per line.`,
 		Example:   "  llcli events\n  llcli events --since 10m\n  llcli events status --since 14:30 --follow=false\n  llcli events drops --of service/web\n  llcli events drops --of pod/shop/web-1\n  llcli events changes -o json",
@@ -284,6 +285,14 @@ func eventText(e *client.Event) (text, color string, err error) {
 		err = e.Decode(&v)
 		return fmt.Sprintf("%s by rule %s: %s %s > %s, %d bytes, %s of %s", v.Action, v.Rule, v.Protocol, v.Source, v.Destination,
 			v.Length, v.Hook, v.Device), "", err
+	case api.TopicPolicy:
+		var v api.PolicyEvent
+		err = e.Decode(&v)
+		text := fmt.Sprintf("%s: %s, %d bytes%s", v.Action, packetText(&v.Packet), v.Length, policyText(&v.DecidingRule))
+		if v.Count > 1 {
+			text += fmt.Sprintf(", %s such packets", output.Count(v.Count))
+		}
+		return text, "", err
 	case api.TopicConnections:
 		var v api.ConnectionEvent
 		err = e.Decode(&v)
@@ -298,8 +307,8 @@ func eventText(e *client.Event) (text, color string, err error) {
 	}
 }
 
-// policyText returns which policy dropped a packet.
-func policyText(p *api.PolicyDrop) string {
+// policyText returns which policy decided about a packet.
+func policyText(p *api.DecidingRule) string {
 	switch {
 	case p == nil:
 		return ""

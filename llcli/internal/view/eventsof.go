@@ -144,7 +144,8 @@ func (f *eventsOf) concerns(ctx context.Context, e *client.Event) bool {
 	}
 	var raw struct {
 		aboutEvent
-		NAT any // of a drop: the name of an object; of a connection: how it is translated
+		NAT    any // of a drop: the name of an object; of a connection: how it is translated
+		Policy any // of a drop: what decided; of topic policy: the name of an object
 	}
 	if err := e.Decode(&raw); err != nil {
 		return true // better one event too many
@@ -163,6 +164,9 @@ func (f *eventsOf) concerns(ctx context.Context, e *client.Event) bool {
 		return f.has(ctx, about.Endpoint) || f.has(ctx, about.From.Endpoint) || f.has(ctx, about.To.Endpoint)
 	case api.KindFirewallRule:
 		return about.Rule == f.name
+	case api.KindPolicy:
+		decided, _ := raw.Policy.(map[string]any)
+		return raw.Policy == f.name || decided["policy"] == f.name
 	case api.KindNAT:
 		return about.NAT == f.name || slices.Contains(about.TranslatedBy, f.name)
 	case api.KindPeer:

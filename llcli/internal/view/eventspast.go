@@ -6,7 +6,6 @@ import (
 	"context"
 	"encoding/json"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -18,10 +17,8 @@ import (
 // parseSince parses a point in time in the past: a duration, a time of day, or a date and time. A
 // time of day means today, or yesterday if it is still to come today.
 func parseSince(text string, now time.Time) (time.Time, error) {
-	if days, ok := strings.CutSuffix(text, "d"); ok {
-		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
-			return now.AddDate(0, 0, -int(n)), nil
-		}
+	if days, ok := command.Days(text); ok {
+		return now.AddDate(0, 0, -days), nil
 	}
 	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
 		return now.Add(-d), nil

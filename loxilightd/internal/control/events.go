@@ -4,6 +4,7 @@ package control
 
 import (
 	"context"
+	"log/slog"
 	"net/netip"
 	"sync"
 	"time"
@@ -75,6 +76,9 @@ func (s *Server) HealthChanged(service string, backend netip.AddrPort, health, m
 
 // publishSamples publishes samples of drops and connections until ctx ends.
 func (s *Server) publishSamples(ctx context.Context) {
+	var logging sync.WaitGroup
+	logging.Go(func() { s.policyLog.Run(ctx) })
+	defer logging.Wait()
 	failed := false
 	for ctx.Err() == nil {
 		err := s.Plane.Telemetry().Samples(ctx, s.publishSample)
@@ -99,11 +103,14 @@ func (s *Server) publishSample(sample datapath.Sample) {
 		s.noPorts.note(d)
 		s.publish(api.TopicDrops, &api.DropEvent{
 			Reason: d.Reason, Packet: droppedPacket(d),
-			Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Endpoint: string(d.Endpoint), Policy: s.policyDrop(d.Policy), Length: d.Length,
+			Service: string(d.Service), Rule: string(d.Rule), NAT: string(d.NAT), Endpoint: string(d.Endpoint), Policy: s.decidingRule(d.Policy), Length: d.Length,
 		})
 	}
+	for i := range sample.Policies {
+		s.policyLog.Add(&sample.Policies[i], sample.Packet, time.Now())
+	}
 	if d := sample.Decision; d != nil {
-		s.ruleLog.write(s.Log, d)
+		s.logRule(d)
 		s.publish(api.TopicFirewall, &api.FirewallEvent{
 			Rule: string(d.Rule), Action: d.Action.String(), Packet: packetOf(&d.Packet), Length: d.Length,
 		})
@@ -141,4 +148,30 @@ func packetOf(p *datapath.Packet) api.Packet {
 		hook = "egress"
 	}
 	return api.Packet{Device: p.Device, Hook: hook, Protocol: p.Protocol.String(), Tuple: tupleOf(p.Tuple)}
+}
+
+// logRule logs a packet that matched a rule with log: true, or counts it for the next line.
+func (s *Server) logRule(d *datapath.Decision) {
+	held, ok := s.ruleLines.Take(time.Now())
+	if !ok {
+		return
+	}
+	p := packetOf(&d.Packet)
+	s.Log.Info("firewall rule matched", slog.String("rule", string(d.Rule)), slog.String("action", d.Action.String()),
+		slog.String("protocol", p.Protocol), slog.String("source", p.Source), slog.String("destination", p.Destination),
+		slog.String("device", p.Device), slog.String("hook", p.Hook), slog.Int("length", d.Length), slog.Uint64("not_logged", held))
+}
+
+// reportPolicy publishes and logs decisions of a Policy.
+func (s *Server) reportPolicy(d *datapath.PolicyDecision, p *datapath.Packet, count uint64) {
+	event := &api.PolicyEvent{Action: d.Action.String(), DecidingRule: *s.decidingRule(d), Packet: packetOf(p), Length: p.Length, Count: count}
+	s.publish(api.TopicPolicy, event)
+	held, ok := s.policyLines.Take(time.Now())
+	if !ok {
+		return
+	}
+	s.Log.Info("policy decided", slog.String("action", event.Action), slog.String("policy", event.Policy), slog.String("rule", event.Rule),
+		slog.String("tier", event.Tier), slog.String("direction", event.Direction), slog.String("endpoint", event.Endpoint),
+		slog.String("protocol", event.Protocol), slog.String("source", event.Source), slog.String("destination", event.Destination),
+		slog.Uint64("packets", count), slog.Uint64("not_logged", held))
 }

@@ -35,16 +35,17 @@ type harness struct {
 // fakePlane contains the data that a test sets. Its cursors are valid for one use only, like real
 // cursors.
 type fakePlane struct {
-	connections []datapath.Connection
-	cursors     map[string]int
-	flushed     datapath.ConnectionFilter
-	services    map[datapath.ServiceName]datapath.ServiceCounters
-	node        datapath.NodeCounters
-	ports       map[datapath.PortName]datapath.PortState
-	usage       map[string]datapath.Usage
-	features    datapath.Features
-	samples     chan datapath.Sample
-	ownersError error
+	connections    []datapath.Connection
+	cursors        map[string]int
+	flushed        datapath.ConnectionFilter
+	services       map[datapath.ServiceName]datapath.ServiceCounters
+	node           datapath.NodeCounters
+	ports          map[datapath.PortName]datapath.PortState
+	usage          map[string]datapath.Usage
+	features       datapath.Features
+	samples        chan datapath.Sample
+	policyCounters map[string]datapath.PolicyCounters
+	ownersError    error
 }
 
 func (p *fakePlane) Connections() datapath.Connections { return p }
@@ -113,6 +114,11 @@ func (p *fakePlane) ServiceCounters(_ context.Context, name datapath.ServiceName
 
 func (p *fakePlane) PortCounters(context.Context, datapath.PortName) (datapath.PortCounters, bool, error) {
 	return datapath.PortCounters{Packets: 3}, true, nil
+}
+
+func (p *fakePlane) PolicyCounters(_ context.Context, name string) (c datapath.PolicyCounters, ok bool, err error) {
+	c, ok = p.policyCounters[name]
+	return c, ok, nil
 }
 
 func (p *fakePlane) RuleCounters(_ context.Context, name datapath.RuleName) (datapath.RuleCounters, bool, error) {

@@ -234,7 +234,7 @@ func (s *Server) counters(ctx context.Context, _ Caller, p *api.CountersParams) 
 		return nil, planeError(derr)
 	}
 	if result == nil {
-		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; Interfaces, Endpoints, Tunnels, Peers, Services, NATs, FirewallRules and Mirrors have them").At(o.Key.String(), "")
+		return nil, api.Errorf(api.ReasonUnsupported, "objects of this kind have no counters; Interfaces, Endpoints, Tunnels, Peers, Services, NATs, FirewallRules, Policies and Mirrors have them").At(o.Key.String(), "")
 	}
 	return result, nil
 }
@@ -260,6 +260,8 @@ func (s *Server) plainCounters(ctx context.Context, o *state.Object) (*api.Count
 			drops[firewallDrop] = c.Packets
 		}
 		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: drops}, err
+	case *state.Policy:
+		return s.policyCounters(ctx, o)
 	case *state.NAT:
 		c, _, err := t.NATCounters(ctx, datapath.NATName(o.Name))
 		return &api.CountersResult{Packets: c.Packets, Bytes: c.Bytes, Connections: c.Connections, Drops: orEmpty(c.Drops)}, err

@@ -21,7 +21,7 @@ import (
 const pastLimit, pastRate = 2000, 5
 
 // sampledTopics are the topics whose events are samples of packets and connections.
-var sampledTopics = []string{api.TopicDrops, api.TopicConnections, api.TopicFirewall}
+var sampledTopics = []string{api.TopicDrops, api.TopicConnections, api.TopicFirewall, api.TopicPolicy}
 
 // pastEvents keeps the latest events of each topic for later requests. It is safe for concurrent
 // use; the zero value keeps nothing.

@@ -327,34 +327,6 @@ func ruleIn(o *state.Object, d policy.Direction, n int) (r api.IngressRule) {
 	return r
 }
 
-// policyDrop describes why a policy dropped a packet.
-func (s *Server) policyDrop(d *datapath.PolicyDrop) *api.PolicyDrop {
-	if d == nil {
-		return nil
-	}
-	drop := &api.PolicyDrop{Endpoint: string(d.Endpoint), Direction: d.Direction.String()}
-	if d.Policy == policy.Unknown {
-		return drop
-	}
-	drop.Tier, drop.Policy = d.Tier, d.Policy
-	if d.Rule < 0 {
-		return drop
-	}
-	drop.Rule = strconv.Itoa(d.Rule + 1)
-	view, err := s.policiesInForce()
-	if err != nil || view.pending != "" {
-		return drop // the object may have other rules than packets obey
-	}
-	if o, ok := view.of.Get(state.Key{Kind: state.KindPolicy, Name: d.Policy}); ok && len(o.Spec) < maxNamed {
-		drop.Rule = cmp.Or(ruleIn(o, d.Direction, d.Rule).Name, drop.Rule)
-	}
-	return drop
-}
-
-// maxNamed limits the specs, in bytes, that are read to name the rule of a dropped packet: there may be
-// many such packets.
-const maxNamed = 16 << 10
-
 // policiesFor answers the method policies.for.
 func (s *Server) policiesFor(_ context.Context, _ Caller, p *api.PoliciesForParams) (any, *api.Error) {
 	view, err := s.policiesInForce()

@@ -21,7 +21,7 @@ func TestPolicyDropNamesTheRuleInForce(t *testing.T) {
 			{"kind":"Policy","name":"p","spec":{"tier":"main","appliedTo":[{}],"ingress":[`+rules+`]}}]}`)
 	}
 	drop := func() string {
-		return h.policyDrop(&datapath.PolicyDrop{Endpoint: "pod", Verdict: policy.Verdict{Action: policy.Deny, Tier: "main", Policy: "p", Rule: 0}}).Rule
+		return h.decidingRule(&datapath.PolicyDecision{Endpoint: "pod", Verdict: policy.Verdict{Action: policy.Deny, Tier: "main", Policy: "p", Rule: 0}}).Rule
 	}
 	old := `{"name":"old","action":"deny"}`
 	apply(old)

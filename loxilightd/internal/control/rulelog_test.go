@@ -20,17 +20,16 @@ import (
 func TestRuleLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		log := slog.New(slog.NewTextHandler(&out, nil))
+		s := &Server{Options: Options{Log: slog.New(slog.NewTextHandler(&out, nil))}}
 		d := &datapath.Decision{Rule: "no-ssh", Action: datapath.ActionReject, Packet: datapath.Packet{
 			Device: "eth0", Protocol: datapath.TCP, Length: 74,
 			Tuple: datapath.Tuple{Source: netip.MustParseAddrPort("203.0.113.9:40112"), Destination: netip.MustParseAddrPort("192.0.2.1:22")},
 		}}
-		var l ruleLog
 		for range 100 {
-			l.write(log, d)
+			s.logRule(d)
 		}
 		time.Sleep(time.Second)
-		l.write(log, d)
+		s.logRule(d)
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		want := `msg="firewall rule matched" rule=no-ssh action=reject protocol=tcp source=203.0.113.9:40112 destination=192.0.2.1:22 device=eth0 hook=ingress length=74 not_logged=`
 		if len(lines) != 11 || !strings.HasSuffix(lines[0], want+"0") || !strings.HasSuffix(lines[10], want+"90") {

@@ -21,6 +21,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/packetlog"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -113,14 +114,16 @@ type Server struct {
 
 	expiry chan struct{} // signalled when a change starts or stops waiting for confirmation
 
-	past       *pastEvents
-	pods       podNames
-	ruleLog    ruleLog
-	noPorts    portless
-	filling    filling
-	mu         sync.Mutex
-	expireFail error // why an unconfirmed change could not be rolled back yet
-	fileFail   error // why the object files were rejected the last time
+	past        *pastEvents
+	pods        podNames
+	ruleLines   packetlog.Lines
+	policyLog   *packetlog.Policies
+	policyLines packetlog.Lines
+	noPorts     portless
+	filling     filling
+	mu          sync.Mutex
+	expireFail  error // why an unconfirmed change could not be rolled back yet
+	fileFail    error // why the object files were rejected the last time
 }
 
 // method is one method of the control channel.
@@ -138,6 +141,7 @@ func New(o Options) *Server {
 	s := &Server{Options: o, started: time.Now(), published: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1), readers: newReaders()}
 	s.filling.counting = make(chan struct{}, 1)
 	s.past = newPastEvents(s.started)
+	s.policyLog = packetlog.NewPolicies(s.reportPolicy)
 	s.methods = map[string]method{
 		api.MethodVersion:          {run: with(s.version)},
 		api.MethodStatus:           {run: with(s.status)},
@@ -161,6 +165,7 @@ func New(o Options) *Server {
 		api.MethodCapacity:         {run: with(s.capacity)},
 		api.MethodPoliciesCheck:    {run: with(s.policiesCheck)},
 		api.MethodPoliciesFor:      {run: with(s.policiesFor)},
+		api.MethodPoliciesUnused:   {run: with(s.policiesUnused)},
 	}
 	return s
 }

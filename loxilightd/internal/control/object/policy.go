@@ -3,6 +3,8 @@
 package object
 
 import (
+	"crypto/sha256"
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/netip"
@@ -20,6 +22,7 @@ type policyParser struct {
 	spec   *api.PolicySpec
 	policy state.Policy
 	budget *decode.Budget
+	equal  map[[sha256.Size]byte]int // rules without a name, by their content
 }
 
 // policyRule is a rule of either direction.
@@ -31,7 +34,7 @@ type policyRule struct {
 
 func parsePolicy(s *api.PolicySpec, b *decode.Budget) (state.Value, *api.Error) {
 	p := policyParser{spec: s, budget: b}
-	for _, step := range []func() *api.Error{p.place, p.isolate, p.appliedTo, p.rules} {
+	for _, step := range []func() *api.Error{p.place, p.isolate, p.log, p.appliedTo, p.rules} {
 		if err := step(); err != nil {
 			return nil, err
 		}
@@ -64,6 +67,22 @@ func (p *policyParser) isolate() *api.Error {
 			return invalid(field, "%s occurs twice", word)
 		}
 		p.policy.Isolates[n] = true
+	}
+	return nil
+}
+
+func (p *policyParser) log() *api.Error {
+	for i, word := range p.spec.Log {
+		field := fmt.Sprintf("spec.log[%d]", i)
+		n, err := chooseOne(field, word, api.PolicyLogs)
+		if err != nil {
+			return err
+		}
+		logs := [...]*bool{&p.policy.LogsAllow, &p.policy.LogsDeny}[n]
+		if *logs {
+			return invalid(field, "%s occurs twice", word)
+		}
+		*logs = true
 	}
 	return nil
 }
@@ -121,7 +140,7 @@ func (p *policyParser) rule(d policy.Direction, index int, s policyRule, names m
 	if err != nil {
 		return err
 	}
-	r := policy.Rule{Action: policy.Action(action)}
+	r := policy.Rule{ID: p.identify(d, &s), Action: policy.Action(action)}
 	list := [...]string{policy.Ingress: "from", policy.Egress: "to"}[d]
 	for i := range s.peers {
 		peer, groups, err := p.peer(fmt.Sprintf("%s.%s[%d]", field, list, i), &s.peers[i])
@@ -142,6 +161,21 @@ func (p *policyParser) rule(d policy.Direction, index int, s policyRule, names m
 	}
 	p.policy.Rules[d] = append(p.policy.Rules[d], r)
 	return nil
+}
+
+// identify returns what a rule is known by after changes of the policy: its name, otherwise its
+// content, and its place among rules with the same content.
+func (p *policyParser) identify(d policy.Direction, s *policyRule) string {
+	if s.name != "" {
+		return "name " + s.name
+	}
+	text, _ := json.Marshal([]any{d, s.action, s.peers, s.ports}) // strings and numbers only
+	sum := sha256.Sum256(text)
+	if p.equal == nil {
+		p.equal = make(map[[sha256.Size]byte]int)
+	}
+	p.equal[sum]++
+	return fmt.Sprintf("content %x %d", sum[:16], p.equal[sum])
 }
 
 // peer parses a peer, and returns the groups to which it refers.

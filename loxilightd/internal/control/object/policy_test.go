@@ -3,8 +3,10 @@
 package object
 
 import (
+	"fmt"
 	"net/netip"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -90,7 +92,8 @@ func TestPoliciesRefused(t *testing.T) {
 		{`{"tier":"main","appliedTo":[{}],"stage":"off"}`, "spec.stage", "not one of enforced, staged"},
 		{`{"tier":"main","appliedTo":[{}],"isolate":["in"]}`, "spec.isolate[0]", "not one of ingress, egress"},
 		{`{"tier":"main","appliedTo":[{}],"isolate":["egress","egress"]}`, "spec.isolate[1]", "occurs twice"},
-		{`{"tier":"main","appliedTo":[{}],"log":["deny"]}`, "spec.log", "unknown field"},
+		{`{"tier":"main","appliedTo":[{}],"log":["reject"]}`, "spec.log[0]", "not one of allow, deny"},
+		{`{"tier":"main","appliedTo":[{}],"log":["deny","allow","deny"]}`, "spec.log[2]", "occurs twice"},
 		{selector(`{"set":"a b"}`), "spec.appliedTo[0].set", "is not the name of a set"},
 		{selector(`{"pods":{}}`), "spec.appliedTo[0].pods", "unknown field"},
 		{selector(`{"namespaces":{"names":[""]}}`), "spec.appliedTo[0].namespaces.names[0]", "is empty"},
@@ -140,7 +143,7 @@ func TestPolicyBudget(t *testing.T) {
 
 // TestPolicyParsed compares every field with its value.
 func TestPolicyParsed(t *testing.T) {
-	spec := `{"tier":"main","priority":-7,"stage":"staged","isolate":["egress"],
+	spec := `{"tier":"main","priority":-7,"stage":"staged","isolate":["egress"],"log":["deny"],
 		"appliedTo":[{"set":"vms","namespaces":{"names":["shop"],"matchLabels":{"b":"2","a":"1"}},
 			"entities":{"matchExpressions":[{"key":"app","operator":"NotIn","values":["db"]},{"key":"old","operator":"DoesNotExist"}]}}],
 		"ingress":[{"name":"web","action":"allow","from":[{"entities":{}},{"prefixes":["group:far","10.0.0.0/8","192.0.2.7"],"except":"10.1.0.0/16"}],
@@ -153,7 +156,7 @@ func TestPolicyParsed(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	want := &state.Policy{
 		Policy: policy.Policy{
-			Tier: "main", Priority: -7, Staged: true, Isolates: [2]bool{policy.Egress: true},
+			Tier: "main", Priority: -7, Staged: true, Isolates: [2]bool{policy.Egress: true}, LogsDeny: true,
 			AppliedTo: []policy.Selector{{
 				Set: "vms",
 				Namespaces: &policy.NamespaceSelector{Names: []string{"shop"}, Labels: policy.Requirements{
@@ -182,8 +185,38 @@ func TestPolicyParsed(t *testing.T) {
 		},
 		Groups: []state.PeerGroups{{Direction: policy.Ingress, Rule: 0, Peer: 1, Names: []datapath.GroupName{"far"}}},
 	}
+	for _, rules := range value.(*state.Policy).Rules {
+		for i := range rules {
+			rules[i].ID = "" // see TestRulesIdentified
+		}
+	}
 	if !reflect.DeepEqual(value, want) {
 		t.Errorf("%+v\nwant %+v", value, want)
+	}
+}
+
+// TestRulesIdentified: a rule with a name is known by it, any other rule by its content, wherever it
+// is in its list; rules with the same content are told apart by their order.
+func TestRulesIdentified(t *testing.T) {
+	ids := func(d policy.Direction, rules string) (list []string) {
+		t.Helper()
+		value, _, err := ParseSpec("Policy", []byte(fmt.Sprintf(`{"tier":"main","appliedTo":[{}],"%s":[%s]}`, d, rules)), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range value.(*state.Policy).Rules[d] {
+			list = append(list, r.ID)
+		}
+		return list
+	}
+	tcp, udp, web := `{"action":"allow","ports":[{"port":1}]}`, `{"action":"allow","ports":[{"protocol":"udp","port":1}]}`, `{"name":"web","action":"%s"}`
+	all := ids(policy.Ingress, tcp+","+fmt.Sprintf(web, "allow")+","+tcp)
+	moved := ids(policy.Ingress, udp+","+fmt.Sprintf(web, "deny")+","+tcp+","+tcp)
+	if !slices.Equal(moved[1:], []string{all[1], all[0], all[2]}) || slices.Contains(all, moved[0]) || all[0] == all[2] {
+		t.Errorf("%q, then %q", all, moved)
+	}
+	if out := ids(policy.Egress, tcp); out[0] == all[0] {
+		t.Errorf("%q is a rule of either direction", out[0])
 	}
 }
 

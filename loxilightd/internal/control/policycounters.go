@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
+)
+
+// policyDropReason is the drop reason of packets that a Policy denies or rejects.
+const policyDropReason = "policy"
+
+// policyCounters returns the decisions of a Policy, and their sums.
+func (s *Server) policyCounters(ctx context.Context, o *state.Object) (*api.CountersResult, error) {
+	rules, err := s.ruleCounters(ctx, o)
+	if err != nil {
+		return nil, err
+	}
+	result := &api.CountersResult{Drops: map[string]uint64{}, Rules: rules}
+	for i := range rules {
+		r := &rules[i]
+		result.Connections += r.Connections
+		result.Packets += r.Packets
+		result.Bytes += r.Bytes
+		if r.Action != policy.Allow.String() && !o.Value.(*state.Policy).Staged {
+			result.Drops[policyDropReason] += r.Packets
+		}
+	}
+	return result, nil
+}
+
+// ruleCounters returns the decisions of each rule of a Policy, then of its isolation, by direction. If the
+// rules are not in force, nothing has been counted.
+func (s *Server) ruleCounters(ctx context.Context, o *state.Object) (list []api.PolicyRuleCounters, err error) {
+	counted, _, err := s.Plane.Telemetry().PolicyCounters(ctx, o.Name)
+	if err != nil {
+		return nil, err
+	}
+	var spec api.PolicySpec
+	if err := json.Unmarshal([]byte(o.Spec), &spec); err != nil {
+		return nil, err
+	}
+	p := o.Value.(*state.Policy)
+	for d, rules := range p.Rules {
+		for n := range rules {
+			r := api.PolicyRuleCounters{Rule: strconv.Itoa(n + 1), Action: rules[n].Action.String()}
+			if d == int(policy.Ingress) {
+				r.Rule = cmp.Or(spec.Ingress[n].Name, r.Rule)
+			} else {
+				r.Rule = cmp.Or(spec.Egress[n].Name, r.Rule)
+			}
+			var c datapath.PolicyDecisions
+			if n < len(counted.Rules[d]) {
+				c = counted.Rules[d][n]
+			}
+			list = append(list, withDecisions(r, policy.Direction(d), c))
+		}
+		if p.Isolates[d] {
+			list = append(list, withDecisions(api.PolicyRuleCounters{Action: policy.Deny.String()}, policy.Direction(d), counted.Isolation[d]))
+		}
+	}
+	return list, nil
+}
+
+func withDecisions(r api.PolicyRuleCounters, d policy.Direction, c datapath.PolicyDecisions) api.PolicyRuleCounters {
+	r.Direction, r.Connections, r.Packets, r.Bytes = d.String(), c.Connections, c.Packets, c.Bytes
+	if !c.Since.IsZero() {
+		r.Since = timeOf(c.Since)
+	}
+	if !c.Last.IsZero() {
+		r.Last = timeOf(c.Last)
+	}
+	return r
+}
+
+// policiesUnusedMost is how many Policies one request examines.
+const policiesUnusedMost = 1000
+
+// policiesUnused answers the method policies.unused.
+func (s *Server) policiesUnused(ctx context.Context, _ Caller, p *api.PoliciesUnusedParams) (any, *api.Error) {
+	if p.Since < 0 {
+		return nil, invalid("since", "%s is negative: set a length of time, such as 720h", p.Since)
+	}
+	if p.Limit < 0 || p.Limit > policiesUnusedMost {
+		return nil, invalid("limit", "%d is not from 1 to %d", p.Limit, policiesUnusedMost)
+	}
+	limit, from := cmp.Or(p.Limit, policiesUnusedMost), time.Now().Add(-time.Duration(p.Since))
+	result := &api.PoliciesUnusedResult{Rules: []api.UnusedRule{}}
+	examined, last := 0, ""
+	for o := range s.Store.Snapshot().After(state.KindPolicy, p.After) {
+		if examined == limit {
+			result.After = last
+			break
+		}
+		examined, last = examined+1, o.Name
+		rules, err := s.ruleCounters(ctx, o)
+		if err != nil {
+			return nil, planeError(err)
+		}
+		for i := range rules {
+			at, err := time.Parse(time.RFC3339, rules[i].Last)
+			if used := err == nil && !at.Before(from.Truncate(time.Second)); !used && rules[i].Action != policy.Pass.String() {
+				result.Rules = append(result.Rules, api.UnusedRule{Policy: o.Name, PolicyRuleCounters: rules[i]})
+			}
+		}
+	}
+	return result, nil
+}
+
+// decidingRule describes what decided about a packet; nil: it is unknown.
+func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
+	if d == nil {
+		return nil
+	}
+	rule := &api.DecidingRule{Endpoint: string(d.Endpoint), Direction: d.Direction.String()}
+	if d.Policy == policy.Unknown {
+		return rule
+	}
+	rule.Tier, rule.Policy = d.Tier, d.Policy
+	if d.Rule < 0 {
+		return rule
+	}
+	rule.Rule = strconv.Itoa(d.Rule + 1)
+	view, err := s.policiesInForce()
+	if err != nil || view.pending != "" {
+		return rule // the object may have other rules than packets obey
+	}
+	if o, ok := view.of.Get(state.Key{Kind: state.KindPolicy, Name: d.Policy}); ok && len(o.Spec) < maxNamed {
+		rule.Rule = cmp.Or(ruleIn(o, d.Direction, d.Rule).Name, rule.Rule)
+	}
+	return rule
+}
+
+// maxNamed limits the specs, in bytes, that are read to name the rule of a packet: there may be many
+// such packets.
+const maxNamed = 16 << 10

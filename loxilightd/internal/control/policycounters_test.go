@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package control
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
+)
+
+// TestPoliciesUnused: rules that decided before the time given, or never, are unused, but not rules
+// that pass. The list has parts.
+func TestPoliciesUnused(t *testing.T) {
+	h := newHarness(t)
+	spec := `{"tier":"main","appliedTo":[{}],"isolate":["egress"],"ingress":[{"action":"allow"},{"name":"old","action":"deny"},{"action":"pass"}]}`
+	result[api.ChangeResult](h, "apply", `{"objects":[{"kind":"Tier","name":"main","spec":{"order":5}},
+		{"kind":"Policy","name":"a","spec":`+spec+`},{"kind":"Policy","name":"b","spec":`+spec+`}]}`)
+	now := time.Now()
+	used := func(ago time.Duration) datapath.PolicyDecisions {
+		return datapath.PolicyDecisions{Packets: 4, Bytes: 400, Connections: 3, Since: now.Add(-100 * time.Hour), Last: now.Add(-ago)}
+	}
+	h.plane.policyCounters = map[string]datapath.PolicyCounters{"a": {Rules: [2][]datapath.PolicyDecisions{policy.Ingress: {used(time.Minute), used(2 * time.Hour), {}}}}}
+	unused := func(params string) (list []string, after string) {
+		r := result[api.PoliciesUnusedResult](h, "policies.unused", params)
+		for _, rule := range r.Rules {
+			list = append(list, rule.Policy+" "+rule.Direction+" "+rule.Rule+" "+rule.Action)
+		}
+		return list, r.After
+	}
+	for params, want := range map[string][]string{
+		`{"since":"1h"}`:             {"a ingress old deny", "a egress  deny", "b ingress 1 allow", "b ingress old deny", "b egress  deny"},
+		`{"since":"3h","limit":1}`:   {"a egress  deny"},
+		`{"since":"3h","after":"a"}`: {"b ingress 1 allow", "b ingress old deny", "b egress  deny"},
+	} {
+		if got, _ := unused(params); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", params, got, want)
+		}
+	}
+	if _, after := unused(`{"since":"3h","limit":1}`); after != "a" {
+		t.Errorf("continues after %q", after)
+	}
+	c := result[api.CountersResult](h, "counters", `{"kind":"Policy","name":"a"}`)
+	if c.Packets != 8 || c.Connections != 6 || c.Drops["policy"] != 4 || len(c.Rules) != 4 || c.Rules[1].Rule != "old" || c.Rules[1].Last == "" || c.Rules[3].Direction != "egress" {
+		t.Errorf("counters: %+v", c)
+	}
+	h.wantError("policies.unused", `{"since":"-1s"}`, 1, "", "since", "is negative")
+	h.wantError("policies.unused", `{"since":"1s","limit":1001}`, 1, "", "limit", "is not from 1 to 1000")
+}
