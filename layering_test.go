@@ -68,8 +68,7 @@ var mayImport = map[string][]string{
 	"datapath/backends":                {"datapath", "datapath/internal/ebpf", "datapath/internal/fake", "datapath/internal/network", "datapath/internal/pod"},
 	"datapath/internal/netfilter":      {"internal/tick", "datapath/internal/dump"},
 	"datapath/internal/ebpf/telemetry": {
-		"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/rules",
-	},
+		"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/rules", "datapath/policy"},
 
 	"datapath/internal/network":           {"internal/tick", "datapath", "datapath/internal/dump", "datapath/internal/network/namespace", "datapath/internal/network/route"},
 	"datapath/internal/network/namespace": {"datapath", "datapath/internal/dump"},

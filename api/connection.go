@@ -20,6 +20,7 @@ type ConnectionsListParams struct {
 	Filter   ConnectionFilter `json:"filter,omitzero"`
 	Limit    int              `json:"limit,omitempty"`
 	Continue string           `json:"continue,omitempty"`
+	Policies bool             `json:"policies,omitempty"` // add [Connection.Policies]
 }
 
 // ConnectionsListResult is the result of connections.list.
@@ -77,6 +78,9 @@ type Connection struct {
 	// Endpoint has the address.
 	From *ConnectionSide `json:"from,omitempty"`
 	To   *ConnectionSide `json:"to,omitempty"`
+	// Policies are what decides about the connection at present: of From for egress, of To for ingress.
+	// A side about which no Policy decides is omitted.
+	Policies []DecidingRule `json:"policies,omitempty"`
 }
 
 // ConnectionSide is the Endpoint that currently has the address of one side of a connection.

@@ -153,6 +153,9 @@ type Telemetry interface {
 	NATCounters(ctx context.Context, name NATName) (NATCounters, bool, error)
 	// PolicyCounters returns the counters of a network policy; false if it is not in force.
 	PolicyCounters(ctx context.Context, name string) (PolicyCounters, bool, error)
+	// PolicyVerdict returns the verdict of the network policies in force on traffic of an Endpoint, as its
+	// tables give it; false: no policy applies, or policies are not in force yet.
+	PolicyVerdict(endpoint EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool)
 	// TunnelState and PeerState return the state of a tunnel or peer; false if it has no entry.
 	TunnelState(name TunnelName) (TunnelState, bool)
 	PeerState(name PeerName) (PeerState, bool)

@@ -151,3 +151,23 @@ func (c *Compiler) dropRow(id RowID) {
 	}
 	c.cells.drop(int(r.Other))
 }
+
+// ClassOf returns the class of the peer of traffic, if the peer is this node or no Entity has its
+// address.
+func (c *Compiler) ClassOf(t Traffic) Class {
+	if t.Node {
+		return c.node
+	}
+	return c.prefixes.of(netip.PrefixFrom(t.Peer, t.Peer.BitLen()))
+}
+
+// Lookup returns the verdict in force that a table gives for traffic with a peer of a class; self: the
+// peer is the subject itself.
+func (c *Compiler) Lookup(id TableID, class Class, self bool, t Traffic) Verdict {
+	row := &c.rows.items[c.tables.items[id].rows[class]]
+	cell := &c.cells.items[row.CellOf(t)]
+	if self {
+		return cell.Self.Enforced
+	}
+	return cell.Others.Enforced
+}

@@ -122,6 +122,20 @@ func TestPolicyCounters(t *testing.T) {
 	if out := s.LLCLI("policy", "unused", "--since", "1h"); strings.Count(out, "\n") != 2 || !strings.Contains(out, "never") {
 		t.Errorf("llcli policy unused:\n%s", out)
 	}
+	var items []api.Connection
+	if err := json.Unmarshal([]byte(s.LLCLI("connections", "--endpoint", "shop/b", "--protocol", "tcp", "-o", "json")), &items); err != nil || len(items) < 21 {
+		t.Errorf("%d connections: %v", len(items), err)
+	}
+	for i := range items {
+		var deciders []string
+		for _, p := range items[i].Policies {
+			deciders = append(deciders, p.Endpoint+" "+p.Direction+" "+p.Policy+" "+p.Rule)
+		}
+		if want := []string{"shop/a egress out tcp", "shop/b ingress db 2"}; !slices.Equal(deciders, want) {
+			t.Errorf("%s: %q, want %q", items[i].Original.Source, deciders, want)
+			break
+		}
+	}
 	events := s.node.Start(t, programs.CLI, "--socket", s.Socket, "events", "policy")
 	testnet.Eventually(t, patience, "events report what is allowed and denied, with their number", func() bool {
 		s.traffic()

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // connections implements [datapath.Connections] for the fake.
@@ -113,6 +114,20 @@ func (t *telemetry) PolicyCounters(_ context.Context, name string) (c datapath.P
 		c.Rules[d] = make([]datapath.PolicyDecisions, len(rules))
 	}
 	return c, true, nil
+}
+
+// PolicyVerdict implements [datapath.Telemetry].
+func (t *telemetry) PolicyVerdict(endpoint datapath.EndpointName, d policy.Direction, traffic policy.Traffic) (v policy.Verdict, found bool) {
+	s, _ := t.policies.get(datapath.NodeSet)
+	if s == nil {
+		return v, false
+	}
+	for _, e := range s.Entities {
+		if e.Endpoint == string(endpoint) {
+			return s.Evaluate(e, d, traffic, false), true
+		}
+	}
+	return v, false
 }
 
 // TunnelState implements [datapath.Telemetry].

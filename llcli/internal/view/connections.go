@@ -58,8 +58,9 @@ RECEIVED count the bytes of whole frames from and to the client.
 
 PATH is fast for packets on the fast path (redirected from port to port after one lookup), and
 slow for packets through the kernel's stack. With -o wide, FORTH and BACK show the output
-device of each direction, or the slow-path reason, and RULE the firewall rule that allows the
-connection, or that denies it since the rules changed.`,
+device of each direction, or the slow-path reason, RULE the firewall rule that allows the
+connection, or that denies it since the rules changed, and POLICIES what decides about it at
+present: rules of the Policies of its Endpoints.`,
 		Example: "  llcli connections --service web --state established\n  llcli connections --source 203.0.113.0/24 -o wide\n  llcli connections flush --backend 10.0.1.2",
 		Args:    command.NoWords("choose connections with flags"),
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, _ []string) error {
@@ -115,7 +116,7 @@ func showConnections(ctx context.Context, a *command.App, d command.Daemon, filt
 	}
 	w := connectionWriter{app: a, table: connectionTable(a), list: a.NewList(), limit: limit}
 	for i := 0; i < len(filters) && !w.more; i++ {
-		if err := w.addAll(ctx, d, api.ConnectionsListParams{Filter: filters[i]}); err != nil {
+		if err := w.addAll(ctx, d, api.ConnectionsListParams{Filter: filters[i], Policies: a.Format != output.FormatTable}); err != nil {
 			return err
 		}
 	}
@@ -201,7 +202,7 @@ func connectionTable(a *command.App) *output.Table {
 	if a.Format == output.FormatWide {
 		columns = append(columns,
 			output.Column{Title: "FORTH", Optional: 8}, output.Column{Title: "BACK", Optional: 8},
-			output.Column{Title: "NAT", Optional: 7}, output.Column{Title: "RULE", Flexible: true, Optional: 7}, output.Column{Title: "AGE", Right: true, Optional: 9},
+			output.Column{Title: "NAT", Optional: 7}, output.Column{Title: "RULE", Flexible: true, Optional: 7}, output.Column{Title: "POLICIES", Flexible: true, Optional: 7}, output.Column{Title: "AGE", Right: true, Optional: 9},
 			output.Column{Title: "EXPIRES", Right: true, Optional: 9}, output.Column{Title: "PACKETS SENT", Right: true, Optional: 9},
 			output.Column{Title: "PACKETS RECEIVED", Right: true, Optional: 9})
 	}
@@ -248,10 +249,20 @@ func connectionRow(a *command.App, c *api.Connection) []output.Cell {
 	if a.Format == output.FormatWide {
 		row = append(row,
 			output.Cell{Text: wayText(&c.Forth)}, output.Cell{Text: wayText(&c.Back)},
-			output.Cell{Text: natText(c)}, output.Cell{Text: cmp.Or(c.Rule, "-")}, output.Cell{Text: output.Short(c.Age)}, output.Cell{Text: output.Short(c.Expires)},
+			output.Cell{Text: natText(c)}, output.Cell{Text: cmp.Or(c.Rule, "-")}, output.Cell{Text: output.Clean(policiesText(c))}, output.Cell{Text: output.Short(c.Age)}, output.Cell{Text: output.Short(c.Expires)},
 			output.Cell{Text: strconv.FormatUint(c.Sent.Packets, 10)}, output.Cell{Text: strconv.FormatUint(c.Received.Packets, 10)})
 	}
 	return row
+}
+
+// policiesText returns the rules of Policies that decide about a connection.
+func policiesText(c *api.Connection) string {
+	var texts []string
+	for i := range c.Policies {
+		p := &c.Policies[i]
+		texts = append(texts, p.Direction+" "+p.Policy+output.Prefixed(" rule ", p.Rule))
+	}
+	return output.Join(texts)
 }
 
 // podOf names the pod of one side of a connection, after its address.

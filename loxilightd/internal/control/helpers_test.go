@@ -121,6 +121,10 @@ func (p *fakePlane) PolicyCounters(_ context.Context, name string) (c datapath.P
 	return c, ok, nil
 }
 
+func (p *fakePlane) PolicyVerdict(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool) {
+	return policy.Verdict{Policy: "np/shop/db", Tier: fmt.Sprintf("%s %s %d %t", endpoint, t.Peer, t.Port, t.Node), Direction: d, Rule: -1}, true
+}
+
 func (p *fakePlane) RuleCounters(_ context.Context, name datapath.RuleName) (datapath.RuleCounters, bool, error) {
 	return datapath.RuleCounters{Packets: 5, Bytes: uint64(len(name))}, true, nil
 }

@@ -20,6 +20,7 @@ import (
 // Limits on a page of connections.
 const (
 	longestConnection = 2700 // maximum size of one encoded connection, in bytes, with the longest names
+	longestDecision   = 1200 // likewise of one of its policies
 	fewConnections    = 8    // a page without room for this many counts as full
 )
 
@@ -35,10 +36,13 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 		return nil, err
 	}
 	result := &connectionsResult{Items: []json.RawMessage{}, Continue: p.Continue}
-	room := maxPage
+	room, longest := maxPage, longestConnection
+	if p.Policies {
+		longest += 2 * longestDecision
+	}
 	for {
 		// A batch cannot be read again, so read no more than is certain to fit.
-		limit := room / longestConnection
+		limit := room / longest
 		if p.Limit > 0 {
 			limit = min(limit, p.Limit-len(result.Items))
 		}
@@ -50,7 +54,11 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 			return nil, planeError(derr)
 		}
 		for i := range batch {
-			text, err := json.Marshal(s.nameConnection(connectionOf(&batch[i]), &batch[i]))
+			item := s.nameConnection(connectionOf(&batch[i]), &batch[i])
+			if p.Policies {
+				s.addPolicies(item, &batch[i])
+			}
+			text, err := json.Marshal(item)
 			if err != nil {
 				return nil, api.FromError(err)
 			}
@@ -58,7 +66,7 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 			room -= len(text) + 1
 		}
 		result.Continue = next
-		if next == "" || p.Limit > 0 && len(result.Items) >= p.Limit || room < fewConnections*longestConnection {
+		if next == "" || p.Limit > 0 && len(result.Items) >= p.Limit || room < fewConnections*longest {
 			return result, nil
 		}
 	}

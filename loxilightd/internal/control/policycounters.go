@@ -6,6 +6,8 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -137,6 +139,29 @@ func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
 		rule.Rule = cmp.Or(ruleIn(o, d.Direction, d.Rule).Name, rule.Rule)
 	}
 	return rule
+}
+
+// addPolicies adds what decides about a connection at present.
+func (s *Server) addPolicies(a *api.Connection, c *datapath.Connection) {
+	t := policy.Traffic{Protocol: policy.Protocol(c.Protocol)}
+	if t.Protocol.HasPorts() {
+		t.Port = c.Reply.Source.Port()
+	}
+	for _, end := range []struct {
+		of   *api.ConnectionSide
+		d    policy.Direction
+		peer netip.Addr
+	}{{a.From, policy.Egress, c.Reply.Source.Addr()}, {a.To, policy.Ingress, c.Original.Source.Addr()}} {
+		if end.of == nil {
+			continue
+		}
+		t.Peer = end.peer.Unmap()
+		t.Node = slices.Contains(s.Plane.Telemetry().LocalAddrs(), t.Peer)
+		of := datapath.EndpointName(end.of.Endpoint)
+		if v, found := s.Plane.Telemetry().PolicyVerdict(of, end.d, t); found && v.Policy != "" {
+			a.Policies = append(a.Policies, *s.decidingRule(&datapath.PolicyDecision{Endpoint: of, Verdict: v}))
+		}
+	}
 }
 
 // maxNamed limits the specs, in bytes, that are read to name the rule of a packet: there may be many

@@ -339,3 +339,23 @@ func (p *Policies) Decisions(s *kernel.Sample) (decided, logged []datapath.Polic
 	}
 	return decided, logged
 }
+
+// Verdict returns the verdict in force on traffic of an Endpoint, as the tables give it; false: no
+// policy applies, or this run has not put its policies in force yet.
+func (p *Policies) Verdict(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (v policy.Verdict, found bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.image == nil || p.failed {
+		return v, false
+	}
+	class := p.compiler.ClassOf(t)
+	if is, known := p.addrs[t.Peer]; known && !t.Node && is.Class[p.side()] != noClass {
+		class = policy.Class(is.Class[p.side()])
+	}
+	for _, s := range p.subjects {
+		if s.Endpoint == string(endpoint) && s.Tables[d] != policy.NoTable {
+			return p.compiler.Lookup(s.Tables[d], class, !t.Node && p.names[t.Peer] == s.Endpoint, t), true
+		}
+	}
+	return v, false
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/lb"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/nat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // Reader reads counters, samples and usage. It is safe for concurrent use.
@@ -47,6 +48,7 @@ type Options struct {
 		Usage() (used, size uint32)
 		Decisions(s *kernel.Sample) (decided, logged []datapath.PolicyDecision)
 		Counters(name string) (datapath.PolicyCounters, bool, error)
+		Verdict(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool)
 	}
 
 	// DeviceName returns the name of a device; if it is unknown, its index as text.
@@ -209,6 +211,11 @@ func (r *Reader) RuleCounters(_ context.Context, name datapath.RuleName) (datapa
 // PolicyCounters implements [datapath.Telemetry].
 func (r *Reader) PolicyCounters(_ context.Context, name string) (datapath.PolicyCounters, bool, error) {
 	return r.options.Policies.Counters(name)
+}
+
+// PolicyVerdict implements [datapath.Telemetry].
+func (r *Reader) PolicyVerdict(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool) {
+	return r.options.Policies.Verdict(endpoint, d, t)
 }
 
 // NATCounters implements [datapath.Telemetry].
