@@ -54,7 +54,7 @@ bench: build ## compare with kernel routing and nftables; BENCH="udp tcp" measur
 KERNEL ?= 6.12
 
 bench-stages: setup ## how long our programs take for each packet of a connection, into docs/benchmarks.md (root)
-	LOXILIGHT_REPORT='$(CURDIR)/docs/benchmarks.md' LOXILIGHT_VERSION='$(VERSION)' $(GO) test ./datapath/internal/ebpf -run '^$$' -bench Stages -benchtime 1x -count=1 -timeout 20m
+	LOXILIGHT_REPORT='$(CURDIR)/docs/benchmarks.md' LOXILIGHT_VERSION='$(VERSION)' $(GO) test ./datapath/internal/ebpf -run '^$$' -bench 'Stages|Policies' -benchtime 1x -count=1 -timeout 20m
 
 bench-kernels: ## compare plain traffic with an nftables flowtable on an emulated Debian kernel, into docs/benchmarks-qemu.md; BENCH=routed shows only this part (root; downloads)
 	.ci/setup bench

@@ -16,11 +16,12 @@ import (
 // The parts that programs other than make bench write.
 const (
 	Stages     = "stages"     // make bench-stages
+	Policies   = "policies"   // make bench-stages
 	Kubernetes = "kubernetes" // make scale-k8s
 )
 
 // Parts are these parts in the order in which they stand.
-var Parts = []string{Stages, Kubernetes}
+var Parts = []string{Stages, Policies, Kubernetes}
 
 // before is the text before which a new part is inserted.
 const before = "\n## Review notes\n"
