@@ -64,6 +64,7 @@ const (
 	MethodPoliciesCheck    = "policies.check"
 	MethodPoliciesFor      = "policies.for"
 	MethodPoliciesUnused   = "policies.unused"
+	MethodPoliciesCompare  = "policies.compare"
 	MethodEventsList       = "events.list" // an addition to the first contract
 )
 

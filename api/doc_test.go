@@ -23,7 +23,7 @@ var documented = map[string]any{
 	"BridgeSpec": BridgeSpec{}, "RouteSpec": RouteSpec{}, "AddressGroupSpec": AddressGroupSpec{}, "NATSpec": NATSpec{},
 	"FirewallRuleSpec": FirewallRuleSpec{}, "PodNetworkSpec": PodNetworkSpec{}, "PodNetworkStatus": PodNetworkStatus{},
 	"CNIParams": CNIParams{}, "CapacityParams": CapacityParams{}, "CapacityResult": CapacityResult{},
-	"PoliciesCheckParams": PoliciesCheckParams{}, "PoliciesCheckResult": PoliciesCheckResult{}, "PoliciesForParams": PoliciesForParams{}, "PoliciesForResult": PoliciesForResult{}, "PoliciesUnusedParams": PoliciesUnusedParams{}, "PoliciesUnusedResult": PoliciesUnusedResult{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},
+	"PoliciesCheckParams": PoliciesCheckParams{}, "PoliciesCheckResult": PoliciesCheckResult{}, "PoliciesForParams": PoliciesForParams{}, "PoliciesForResult": PoliciesForResult{}, "PoliciesCompareParams": PoliciesCompareParams{}, "PoliciesCompareResult": PoliciesCompareResult{}, "PoliciesUnusedParams": PoliciesUnusedParams{}, "PoliciesUnusedResult": PoliciesUnusedResult{}, "AddressesListParams": AddressesListParams{}, "AddressesListResult": AddressesListResult{},
 	"ServiceSpec": ServiceSpec{}, "ServiceStatus": ServiceStatus{},
 	"TunnelSpec": TunnelSpec{}, "TunnelStatus": TunnelStatus{}, "PeerSpec": PeerSpec{}, "PeerStatus": PeerStatus{},
 	"MirrorSpec": MirrorSpec{}, "MirrorStatus": MirrorStatus{},

@@ -115,3 +115,33 @@ type UnusedRule struct {
 	Policy string `json:"policy"`
 	PolicyRuleCounters
 }
+
+// PoliciesCompareParams are the parameters of policies.compare.
+type PoliciesCompareParams struct {
+	Objects []Object `json:"objects"`         // as in apply
+	Limit   int      `json:"limit,omitempty"` // 1 to 1000; default 100
+}
+
+// PoliciesCompareResult is the result of policies.compare.
+type PoliciesCompareResult struct {
+	Pending     string             `json:"pending,omitempty"` // as in [PoliciesCheckResult]: compared are the Policies in force
+	Differences []PolicyDifference `json:"differences"`
+	More        bool               `json:"more,omitempty"` // there are more than Limit
+}
+
+// PolicyDifference is traffic of an Endpoint of this node whose verdict would change.
+type PolicyDifference struct {
+	Source      PolicyEnd `json:"source"`
+	Destination PolicyEnd `json:"destination"`
+	Protocol    string    `json:"protocol,omitempty"` // tcp, udp, sctp; empty: all protocols without ports
+	Port        int       `json:"port,omitempty"`     // the first of the destination ports; 0 and no End: no ports
+	End         int       `json:"end,omitempty"`      // the last one
+	Before      string    `json:"before"`             // allow, deny, reject
+	After       string    `json:"after"`
+}
+
+// PolicyEnd is one end of traffic. This node has the name node and no address.
+type PolicyEnd struct {
+	Name    string `json:"name,omitempty"`    // Endpoint/NAME or Entity/NAME; empty: no Entity has the addresses
+	Address string `json:"address,omitempty"` // or a prefix: of it, only addresses that are in no longer prefix and of no Entity
+}

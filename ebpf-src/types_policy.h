@@ -70,7 +70,7 @@ struct policy_cell {
 	__u32 staged_rule[2];
 };
 
-/* In the number of a rule: its policy logs what it decides. */
+/* In the number of a rule: its policy logs its decisions. */
 #define RULE_LOGGED 0x80000000
 
 /* The decisions of a rule. A rule of a staged policy: what it would decide. */

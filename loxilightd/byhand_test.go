@@ -138,7 +138,7 @@ func TestDocumentedRequests(t *testing.T) {
 		"ChangesParams": "changes", "ConnectionsListParams": "connections.list", "ConnectionsFlushParams": "connections.flush",
 		"CountersParams": "counters", "NetworkListParams": "network.list", "HistoryParams": "history", "RollbackParams": "rollback",
 		"ConfirmParams": "confirm", "CNIParams": "cni", "AddressesListParams": "addresses.list", "StatusParams": "status",
-		"EventsListParams": "events.list", "CapacityParams": "capacity", "PoliciesCheckParams": "policies.check", "PoliciesForParams": "policies.for", "PoliciesUnusedParams": "policies.unused",
+		"EventsListParams": "events.list", "CapacityParams": "capacity", "PoliciesCheckParams": "policies.check", "PoliciesForParams": "policies.for", "PoliciesUnusedParams": "policies.unused", "PoliciesCompareParams": "policies.compare",
 	}
 	s := newSite(t)
 	s.run()

@@ -17,3 +17,17 @@ func (p *pool[V]) used() (n int) {
 	p.each(func(int, *V) { n++ })
 	return n
 }
+
+// EndsOf returns all ends that [Differences] compares.
+func EndsOf(before, after *State) map[End]bool {
+	c := comparison{states: [2]*Compiler{NewCompiler(), NewCompiler()}}
+	c.states[0].Apply(before)
+	c.states[1].Apply(after)
+	all := make(map[End]bool)
+	for _, g := range c.groups() {
+		for _, e := range g.ends {
+			all[e] = true
+		}
+	}
+	return all
+}

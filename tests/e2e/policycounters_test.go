@@ -122,6 +122,12 @@ func TestPolicyCounters(t *testing.T) {
 	if out := s.LLCLI("policy", "unused", "--since", "1h"); strings.Count(out, "\n") != 2 || !strings.Contains(out, "never") {
 		t.Errorf("llcli policy unused:\n%s", out)
 	}
+	out := s.LLCLI("policy", "check", "--all", "-f", s.File(strings.Replace(fmt.Sprintf(countedObjects, ""), "port: 4660", "port: 4670", 1)))
+	for _, want := range []string{"Endpoint/shop/a (fd72::2)  Endpoint/shop/b (fd72::3)  tcp/4660  allow   deny", "Endpoint/shop/a (10.72.0.2)  Endpoint/shop/b (10.72.0.3)  tcp/4670  deny    allow"} {
+		if !strings.Contains(strings.ReplaceAll(out, "  ", ""), strings.ReplaceAll(want, "  ", "")) {
+			t.Errorf("llcli policy check --all lacks %q:\n%s", want, out)
+		}
+	}
 	var items []api.Connection
 	if err := json.Unmarshal([]byte(s.LLCLI("connections", "--endpoint", "shop/b", "--protocol", "tcp", "-o", "json")), &items); err != nil || len(items) < 21 {
 		t.Errorf("%d connections: %v", len(items), err)

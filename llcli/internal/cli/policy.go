@@ -19,9 +19,10 @@ import (
 // policyCheckCommand shows the verdict of Policies on traffic, and how it comes about.
 func policyCheckCommand(a *command.App) *cobra.Command {
 	var files []string
-	var staged bool
+	var staged, all bool
+	var limit int
 	cmd := &cobra.Command{
-		Use:   "check FROM TO PROTOCOL/PORT",
+		Use:   "check {FROM TO PROTOCOL/PORT | --all -f FILE}",
 		Short: "Show the verdict of Policies on traffic, and which rules lead to it",
 		Long: `Show the verdict of the Policies in force on a connection from FROM to TO, and for each
 direction the tiers, the rule that decides, what of it matched, and the verdict without it.
@@ -29,15 +30,14 @@ Each end is an Endpoint, a pod as NAMESPACE/POD, an Entity, an address, or node 
 itself). Policies see the backends of a Service, never its own addresses. FirewallRules are
 not evaluated.
 
-With -f, the verdict is as if the objects in the files had been applied.`,
-		Example: "  llcli policy check shop/web-1 shop/db-0 tcp/5432\n  llcli policy check 203.0.113.7 vm9 udp/53 -f policies.yaml\n  llcli policy check node vm9 icmp",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 3 {
-				return command.Usagef("%d arguments; llcli policy check FROM TO PROTOCOL/PORT", len(args))
-			}
-			return nil
-		},
+With -f, the verdict is as if the objects in the files had been applied. With --all too, all
+traffic of Endpoints of this node is listed whose verdict the files would change.`,
+		Example: "  llcli policy check shop/web-1 shop/db-0 tcp/5432\n  llcli policy check 203.0.113.7 vm9 udp/53 -f policies.yaml\n  llcli policy check node vm9 icmp\n  llcli policy check --all -f policies.yaml",
+		Args:    func(_ *cobra.Command, args []string) error { return checkArguments(args, files, all, staged) },
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
+			if all {
+				return comparePolicies(ctx, a, d, files, limit)
+			}
 			p := api.PoliciesCheckParams{From: args[0], To: args[1], Staged: staged}
 			var err error
 			if p.Protocol, p.Port, err = protocolPort(args[2]); err != nil {
@@ -68,7 +68,25 @@ With -f, the verdict is as if the objects in the files had been applied.`,
 	}
 	changes.BindFiles(cmd, &files)
 	cmd.Flags().BoolVar(&staged, "staged", false, "as if staged Policies were in force")
+	cmd.Flags().BoolVar(&all, "all", false, "list all traffic whose verdict the files would change")
+	cmd.Flags().IntVar(&limit, "limit", 100, "with --all, show at most `N`, up to 1000")
+	command.Must(cmd.RegisterFlagCompletionFunc("limit", cobra.NoFileCompletions))
 	return cmd
+}
+
+// checkArguments checks what policy check is given.
+func checkArguments(args, files []string, all, staged bool) error {
+	switch {
+	case all && len(args) > 0:
+		return command.Usagef("--all compares all traffic: omit %q", args[0])
+	case all && len(files) == 0:
+		return command.Usagef("--all compares the Policies in force with files: add -f FILE")
+	case all && staged:
+		return command.Usagef("--all does not compare staged Policies: omit --staged")
+	case !all && len(args) != 3:
+		return command.Usagef("%d arguments; llcli policy check FROM TO PROTOCOL/PORT", len(args))
+	}
+	return nil
 }
 
 // protocolPort reads PROTOCOL/PORT, PORT/PROTOCOL, or a protocol without ports.

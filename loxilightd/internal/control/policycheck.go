@@ -15,6 +15,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/policyreply"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -88,6 +89,30 @@ func (s *Server) policiesCheck(_ context.Context, c Caller, p *api.PoliciesCheck
 	if result.Paths == nil {
 		return nil, invalid("to", "%s and %s have no address family in common", decode.Shorten(p.From), decode.Shorten(p.To))
 	}
+	return result, nil
+}
+
+// policiesCompareMost is the most differences in one answer.
+const policiesCompareMost = 1000
+
+// policiesCompare answers the method policies.compare.
+func (s *Server) policiesCompare(_ context.Context, c Caller, p *api.PoliciesCompareParams) (any, *api.Error) {
+	if p.Limit < 0 || p.Limit > policiesCompareMost {
+		return nil, invalid("limit", "%d is not from 1 to %d", p.Limit, policiesCompareMost)
+	}
+	if len(p.Objects) == 0 {
+		return nil, invalid("objects", "is missing: list the objects whose effect is to be compared")
+	}
+	view, err := s.policiesInForce()
+	if err != nil {
+		return nil, err
+	}
+	next, err := s.policiesWith(c, p.Objects)
+	if err != nil {
+		return nil, err
+	}
+	result := policyreply.Differences(view.State, next.State, cmp.Or(p.Limit, 100))
+	result.Pending = view.pending
 	return result, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/policyreply"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -50,37 +51,7 @@ func (s *Server) ruleCounters(ctx context.Context, o *state.Object) (list []api.
 	if err := json.Unmarshal([]byte(o.Spec), &spec); err != nil {
 		return nil, err
 	}
-	p := o.Value.(*state.Policy)
-	for d, rules := range p.Rules {
-		for n := range rules {
-			r := api.PolicyRuleCounters{Rule: strconv.Itoa(n + 1), Action: rules[n].Action.String()}
-			if d == int(policy.Ingress) {
-				r.Rule = cmp.Or(spec.Ingress[n].Name, r.Rule)
-			} else {
-				r.Rule = cmp.Or(spec.Egress[n].Name, r.Rule)
-			}
-			var c datapath.PolicyDecisions
-			if n < len(counted.Rules[d]) {
-				c = counted.Rules[d][n]
-			}
-			list = append(list, withDecisions(r, policy.Direction(d), c))
-		}
-		if p.Isolates[d] {
-			list = append(list, withDecisions(api.PolicyRuleCounters{Action: policy.Deny.String()}, policy.Direction(d), counted.Isolation[d]))
-		}
-	}
-	return list, nil
-}
-
-func withDecisions(r api.PolicyRuleCounters, d policy.Direction, c datapath.PolicyDecisions) api.PolicyRuleCounters {
-	r.Direction, r.Connections, r.Packets, r.Bytes = d.String(), c.Connections, c.Packets, c.Bytes
-	if !c.Since.IsZero() {
-		r.Since = timeOf(c.Since)
-	}
-	if !c.Last.IsZero() {
-		r.Last = timeOf(c.Last)
-	}
-	return r
+	return policyreply.Rules(&o.Value.(*state.Policy).Policy, &spec, &counted), nil
 }
 
 // policiesUnusedMost is how many Policies one request examines.

@@ -166,6 +166,7 @@ func New(o Options) *Server {
 		api.MethodPoliciesCheck:    {run: with(s.policiesCheck)},
 		api.MethodPoliciesFor:      {run: with(s.policiesFor)},
 		api.MethodPoliciesUnused:   {run: with(s.policiesUnused)},
+		api.MethodPoliciesCompare:  {run: with(s.policiesCompare)},
 	}
 	return s
 }

@@ -196,7 +196,7 @@ func TestPolicyParsed(t *testing.T) {
 }
 
 // TestRulesIdentified: a rule with a name is known by it, any other rule by its content, wherever it
-// is in its list; rules with the same content are told apart by their order.
+// is in its list; rules with the same content are distinguished by their order.
 func TestRulesIdentified(t *testing.T) {
 	ids := func(d policy.Direction, rules string) (list []string) {
 		t.Helper()

@@ -95,7 +95,7 @@ func (l *Policies) flush(now time.Time) int {
 	return left
 }
 
-// Run reports what has been added until ctx ends.
+// Run reports packets that were added, until ctx ends.
 func (l *Policies) Run(ctx context.Context) {
 	tick := time.NewTicker(span / 4)
 	defer tick.Stop()

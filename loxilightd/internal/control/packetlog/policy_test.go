@@ -17,7 +17,7 @@ import (
 
 // TestPolicies: the first packet of a rule, pair and port is reported at once, further ones once a
 // second with their number, whatever their source port. All packets are reported, and the log sleeps
-// when there are none.
+// otherwise.
 func TestPolicies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var got []string
