@@ -101,16 +101,17 @@ func (c *cutSite) addFlows(s *cutStations) {
 		for _, path := range []struct {
 			name     string
 			from, to *station
-			service  bool
+			source   string // of a Service; empty: none
 		}{
-			{"direct", client, server, false}, {"Service", client, server, true}, {"other node", client, far, false},
-			{"Service on other node", client, far, true}, {"outside", out, server, false}, {"outside, Service", out, server, true},
+			{"direct", client, server, ""}, {"Service", client, server, "keep"},
+			{"other node", client, far, ""}, {"Service on other node", client, far, "keep"},
+			{"outside", out, server, ""}, {"outside, Service", out, server, "keep"}, {"outside, Service with SNAT", out, server, "snat"},
 		} {
 			for family := range 2 {
 				for _, kind := range flowKinds {
-					f := &flow{flowKind: kind, number: len(c.flows), from: path.from, to: path.to, cut: !free}
+					f := &flow{flowKind: kind, number: len(c.flows), from: path.from, to: path.to, source: path.source, cut: !free}
 					addr := path.to.addr[family]
-					if path.service {
+					if path.source != "" {
 						if f.isEcho() {
 							continue // Services do not answer pings
 						}
@@ -133,12 +134,12 @@ func (c *cutSite) services() string {
 	var docs []string
 	for _, f := range c.flows {
 		addr := f.to.addr[f.family()]
-		if f.at.Addr() == addr {
+		if f.source == "" {
 			continue
 		}
 		protocol := strings.ToLower(strings.Split(f.flowKind.name, ",")[0])
-		docs = append(docs, fmt.Sprintf("kind: Service\nname: flow-%d\nspec: {frontends: [%q], backends: [{address: %q}], source: keep}",
-			f.number, f.at.String()+"/"+protocol, netip.AddrPortFrom(addr, f.port())))
+		docs = append(docs, fmt.Sprintf("kind: Service\nname: flow-%d\nspec: {frontends: [%q], backends: [{address: %q}], source: %s}",
+			f.number, f.at.String()+"/"+protocol, netip.AddrPortFrom(addr, f.port()), f.source))
 	}
 	return strings.Join(docs, "\n---\n")
 }
@@ -347,8 +348,11 @@ func TestCut(t *testing.T) {
 			}
 			rounds, window := cutRounds(t)
 			for range rounds {
+				c.muteTwice(tr, true)
+				c.cutBy(tr, c.cuts()[0], window)
+				c.muteTwice(tr, false)
 				for _, change := range c.cuts() {
-					c.cutBy(change, window)
+					c.cutBy(tr, change, window)
 				}
 			}
 			tr.end()
@@ -357,10 +361,53 @@ func TestCut(t *testing.T) {
 	}
 }
 
+// evaluated counts the packets of a node that left the fast path because policies had changed, and those
+// that policies denied.
+type evaluated struct{ again, denied uint64 }
+
+// evaluatedSoFar returns the counters of all nodes, while no flow sends.
+func (c *cutSite) evaluatedSoFar(tr *traffic) (all []evaluated) {
+	c.t.Helper()
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	time.Sleep(20 * time.Millisecond) // packets under way
+	for _, n := range c.nodes {
+		read := func() evaluated {
+			counters := n.Counters("", "")
+			return evaluated{counters.Verdicts["evaluated"], counters.Drops["policy"]}
+		}
+		now := read()
+		for next := read(); next != now; next = read() { // TCP sends again
+			now = next
+		}
+		all = append(all, now)
+	}
+	return all
+}
+
+// isTwiceOf reports whether packets of a flow are evaluated twice: in the host, which translates their
+// source, and in the switch, where they are of the node.
+func (c *cutSite) isTwiceOf(f *flow) bool { return f.source == "snat" && !c.merged }
+
+// isTwice reports whether such flows send.
+func (c *cutSite) isTwice() bool {
+	return slices.ContainsFunc(c.flows, func(f *flow) bool { return c.isTwiceOf(f) && !f.muted })
+}
+
+// muteTwice stops, or continues, the flows whose packets are evaluated twice.
+func (c *cutSite) muteTwice(tr *traffic, muted bool) {
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	for _, f := range c.flows {
+		f.muted = muted && c.isTwiceOf(f)
+	}
+}
+
 // cutBy makes a change, and takes it back.
-func (c *cutSite) cutBy(change cut, window time.Duration) {
+func (c *cutSite) cutBy(tr *traffic, change cut, window time.Duration) {
 	c.t.Helper()
 	labels, namespaces, in, out := maps.Clone(c.labels), maps.Clone(c.namespaces), c.in, c.out
+	counts := c.evaluatedSoFar(tr)
 	change.change()
 	before := time.Now()
 	ready := c.setPolicies()
@@ -374,7 +421,7 @@ func (c *cutSite) cutBy(change cut, window time.Duration) {
 		for direction := range 2 {
 			key := [2]int{f.number, direction}
 			if !f.cut || f.from.node == 0 && !change.outside {
-				if len(late[key]) == 0 && (f.end[direction] != nil || f.isEcho()) {
+				if len(late[key]) == 0 && f.arrivesAt(direction) {
 					c.t.Errorf("%s: %s, direction %d: no packet passes", change.name, f, direction)
 				}
 				continue
@@ -391,6 +438,12 @@ func (c *cutSite) cutBy(change cut, window time.Duration) {
 			passed += leaks
 		}
 	}
+	for i, now := range c.evaluatedSoFar(tr) {
+		again, denied := now.again-counts[i].again, now.denied-counts[i].denied
+		if again < denied || again > denied && !(change.outside && c.isTwice()) || i == 0 && denied == 0 {
+			c.t.Errorf("%s, node %d: %d packets have left the fast path, %d were denied", change.name, i+1, again, denied)
+		}
+	}
 	c.labels, c.namespaces, c.in, c.out = labels, namespaces, in, out
 	ready = c.setPolicies()
 	resumed := c.resumes("after "+change.name, ready)
@@ -402,8 +455,8 @@ func (c *cutSite) resumes(when string, since time.Time) time.Duration {
 	c.t.Helper()
 	want := map[[2]int]bool{}
 	for _, f := range c.flows {
-		for direction, send := range f.end {
-			if send != nil || f.isEcho() {
+		for direction := range 2 {
+			if f.arrivesAt(direction) {
 				want[[2]int{f.number, direction}] = true
 			}
 		}

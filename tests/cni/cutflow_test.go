@@ -26,7 +26,9 @@ type flow struct {
 	number   int // identifies it in every packet: see flowPort
 	from, to *station
 	at       netip.AddrPort // to which the client sends
+	source   string         // of the Service through which it goes; empty: none
 	cut      bool           // the policies of the test forbid it
+	muted    bool           // sends nothing now; changed while no flow sends
 
 	end    [2]func(payload []byte) error // sends from the client, from the server; nil: this end is silent
 	tcp    [2]*net.TCPConn
@@ -79,7 +81,7 @@ type rawEnds struct{ client, server net.PacketConn }
 // tick sends one packet from each end that sends.
 func (f *flow) tick() {
 	for i, send := range f.end {
-		if send == nil {
+		if send == nil || f.muted {
 			continue
 		}
 		if err := send(newPayload(f.sent[i])); err != nil {
@@ -90,6 +92,11 @@ func (f *flow) tick() {
 		}
 		f.sent[i]++
 	}
+}
+
+// arrivesAt reports whether packets of a direction arrive: 0 at the server, 1 at the client.
+func (f *flow) arrivesAt(direction int) bool {
+	return !f.muted && (f.end[direction] != nil || f.isEcho())
 }
 
 // open opens the flow, whose end has a raw socket for the protocol if it needs one.
@@ -205,24 +212,28 @@ func (f *flow) openUDP(t *testing.T) error {
 
 // openSCTP sends the handshake, and expects each packet at the other end.
 func (f *flow) openSCTP() error {
-	there, back := &net.IPAddr{IP: f.at.Addr().AsSlice()}, &net.IPAddr{IP: f.from.addr[f.family()].AsSlice()}
+	there, back := net.Addr(&net.IPAddr{IP: f.at.Addr().AsSlice()}), net.Addr(nil)
+	seen := uint16(0) // the client's port, as the server sees it
 	forth := func(tag uint32, kind byte, value []byte) []byte {
 		return sctpPacket(f.clientPort(), f.port(), tag, kind, value)
 	}
 	reply := func(tag uint32, kind byte, value []byte) []byte {
-		return sctpPacket(f.port(), f.clientPort(), tag, kind, value)
+		return sctpPacket(f.port(), seen, tag, kind, value)
 	}
 	for _, step := range []struct {
-		from, to net.PacketConn
-		dst      net.Addr
-		packet   []byte
+		request, answer byte
+		tag             uint32
+		value           [2][]byte
 	}{
-		{f.raw.client, f.raw.server, there, forth(0, chunkInit, sctpInit(clientTag))},
-		{f.raw.server, f.raw.client, back, reply(clientTag, chunkInitAck, sctpInit(serverTag))},
-		{f.raw.client, f.raw.server, there, forth(serverTag, chunkCookieEcho, []byte("cookie"))},
-		{f.raw.server, f.raw.client, back, reply(clientTag, chunkCookieAck, nil)},
+		{chunkInit, chunkInitAck, 0, [2][]byte{sctpInit(clientTag), sctpInit(serverTag)}},
+		{chunkCookieEcho, chunkCookieAck, serverTag, [2][]byte{[]byte("cookie"), nil}},
 	} {
-		if err := f.carry(step.from, step.to, step.dst, step.packet); err != nil {
+		from, got, err := f.carry(f.raw.client, f.raw.server, there, forth(step.tag, step.request, step.value[0]), f.port())
+		if err != nil {
+			return err
+		}
+		back, seen = from, binary.BigEndian.Uint16(got)
+		if _, _, err := f.carry(f.raw.server, f.raw.client, back, reply(clientTag, step.answer, step.value[1]), f.clientPort()); err != nil {
 			return err
 		}
 	}
@@ -238,22 +249,22 @@ func (f *flow) openSCTP() error {
 	return nil
 }
 
-// carry sends a packet until it arrives.
-func (f *flow) carry(from, to net.PacketConn, dst net.Addr, packet []byte) error {
+// carry sends a packet until it arrives at a port; it returns its source, and the packet that arrived.
+func (f *flow) carry(from, to net.PacketConn, dst net.Addr, packet []byte, port uint16) (net.Addr, []byte, error) {
 	b := make([]byte, 2048)
 	for range 10 {
 		if _, err := from.WriteTo(packet, dst); err != nil {
-			return err
+			return nil, nil, err
 		}
 		for end := time.Now().Add(200 * time.Millisecond); time.Now().Before(end); {
 			_ = to.SetReadDeadline(end) // cannot fail
-			n, _, err := to.ReadFrom(b)
-			if err == nil && n >= 13 && string(b[:4]) == string(packet[:4]) && b[12] == packet[12] {
-				return nil
+			n, source, err := to.ReadFrom(b)
+			if err == nil && n >= 13 && binary.BigEndian.Uint16(b[2:]) == port && b[12] == packet[12] {
+				return source, b[:n], nil
 			}
 		}
 	}
-	return fmt.Errorf("chunk %d does not arrive", packet[12])
+	return nil, nil, fmt.Errorf("chunk %d does not arrive", packet[12])
 }
 
 // arrival is a packet of a flow that has arrived at the end to which it was sent.

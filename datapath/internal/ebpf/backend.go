@@ -269,7 +269,7 @@ func (d *DataPlane) adoptRules() (err error) {
 		d.firewall, err = rules.Adopt(d.tables, d.images, d.epoch.Raise, d.log)
 	}
 	if err == nil {
-		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, Raise: d.epoch.RaisePorts, HostLink: d.hostLink, SetInUse: d.setPoliciesInUse})
+		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, Raise: d.epoch.RaisePorts, SetInUse: d.setPoliciesInUse})
 	}
 	return err
 }

@@ -43,22 +43,6 @@ func (d *DataPlane) portsOptions() port.Options {
 	}
 }
 
-// hostLink returns the host's end of the link between host and switch.
-func (d *DataPlane) hostLink() (kernel.PolicyPortID, bool) {
-	if d.config.HostDevice == "" || d.namespaces.IDOf(true) == netnsHost {
-		return 0, false
-	}
-	z, err := d.namespaces.Open(netnsHost)
-	if err != nil {
-		return 0, false
-	}
-	link := z.Devices.ByName(d.config.HostDevice)
-	if link == nil {
-		return 0, false
-	}
-	return kernel.PolicyPortOf(uint32(link.Attrs().Index), netnsHost), true
-}
-
 // isIdle reports whether no programs are attached to a port, so that they handle no packets.
 func (d *DataPlane) isIdle() bool { return !d.inUse.Load() }
 

@@ -32,7 +32,6 @@ func (r *rig) behind(b netip.Addr, port kernel.PolicyPortID) *rigPolicies {
 	table, err := policies.Adopt(policies.Options{
 		Tables: r.tables, Maps: r.maps, Raise: rules.NewEpoch(r.tables).RaisePorts,
 		SetInUse: func(bool) error { return nil },
-		HostLink: func() (kernel.PolicyPortID, bool) { return kernel.PolicyPortOf(r.out.index, 0), true },
 	})
 	r.ok(err)
 	r.ok(table.Attach("b", port))

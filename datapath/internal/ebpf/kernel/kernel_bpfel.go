@@ -867,7 +867,8 @@ const (
 	VerdictCountVERDICT_ANSWERED   VerdictCount = 5
 	VerdictCountVERDICT_OVER_SHARE VerdictCount = 6
 	VerdictCountVERDICT_EVICTED    VerdictCount = 7
-	VerdictCountVERDICT_MAX        VerdictCount = 8
+	VerdictCountVERDICT_EVALUATED  VerdictCount = 8
+	VerdictCountVERDICT_MAX        VerdictCount = 9
 )
 
 // Names of all BPF objects in the ELF.

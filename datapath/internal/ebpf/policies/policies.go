@@ -24,9 +24,6 @@ type Options struct {
 	Maps   map[string]*ebpf.Map // of ll_image_…
 	// Raise causes the connections of ports to be evaluated again.
 	Raise func(ports []kernel.PolicyPortID) error
-	// HostLink returns the host's end of the link to the switch, through which the host sends to
-	// Endpoints; false: it does not exist. nil: never.
-	HostLink func() (kernel.PolicyPortID, bool)
 	// SetInUse is called before policies take effect, and after none does. It may be called again with
 	// the same value.
 	SetInUse func(inUse bool) error
@@ -311,12 +308,6 @@ func (p *Policies) raise(endpoints map[string]bool) error {
 	}
 	if len(ports) == 0 {
 		return nil
-	}
-	if p.HostLink != nil {
-		// Connections that the host translates have the node as client in the switch.
-		if link, found := p.HostLink(); found {
-			ports = append(ports, link)
-		}
 	}
 	return kernel.Step("raise epoch of ports", func() error { return p.Raise(ports) })
 }
