@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
@@ -40,6 +41,20 @@ func (d *DataPlane) portsOptions() port.Options {
 		EndpointGone:  d.policies.Detach,
 		FollowMirrors: d.followMirrors,
 		InUse:         &d.inUse, BeforeFirst: d.beforeFirstPort, AfterFirst: d.afterFirstPort,
+	}
+}
+
+// releasePause is how long released addresses are collected: then one pass ends their connections.
+const releasePause = 250 * time.Millisecond
+
+// endConnections ends the connections of addresses that participants elsewhere no longer have, soon.
+func (d *DataPlane) endConnections(addrs []netip.Addr) {
+	d.guards.Release(addrs)
+	if d.releasing.CompareAndSwap(false, true) {
+		time.AfterFunc(releasePause, func() {
+			d.releasing.Store(false)
+			d.sweeper.Kick()
+		})
 	}
 }
 

@@ -24,6 +24,9 @@ type Options struct {
 	Maps   map[string]*ebpf.Map // of ll_image_…
 	// Raise causes the connections of ports to be evaluated again.
 	Raise func(ports []kernel.PolicyPortID) error
+	// Released is called with the addresses that participants elsewhere no longer have: their
+	// connections are to end.
+	Released func(addrs []netip.Addr)
 	// SetInUse is called before policies take effect, and after none does. It may be called again with
 	// the same value.
 	SetInUse func(inUse bool) error
@@ -112,14 +115,37 @@ func (p *Policies) drop() {
 // apply makes a state take effect.
 func (p *Policies) apply(s *policy.State) error {
 	p.rest()
+	var remote []netip.Addr // addresses in force that another run, or a change that failed, may have lost
 	if p.image == nil {
+		remote = p.remoteAddrs()
 		if err := p.begin(); err != nil {
 			return err
 		}
 	}
 	change := p.compiler.Apply(s)
 	p.unfreed = true
-	return p.commit(change)
+	if err := p.commit(change); err != nil {
+		return err
+	}
+	for _, addr := range remote {
+		if _, has := p.names[addr]; !has {
+			change.Released = append(change.Released, addr)
+		}
+	}
+	if len(change.Released) > 0 {
+		p.Released(change.Released)
+	}
+	return nil
+}
+
+// remoteAddrs returns the addresses in force that no Endpoint of this node has.
+func (p *Policies) remoteAddrs() (list []netip.Addr) {
+	for addr, v := range p.addrs {
+		if side := p.side(); v.Class[side] != noClass && v.Port[side] == 0 {
+			list = append(list, addr)
+		}
+	}
+	return list
 }
 
 // commit writes a change, and puts it in force.

@@ -33,12 +33,13 @@ var (
 
 // looker looks verdicts up in the kernel, many at once.
 type looker struct {
-	t       testing.TB
-	maps    map[string]*ebpf.Map
-	program *ebpf.Program
-	raised  map[kernel.PolicyPortID]bool
-	gone    map[string]bool // Endpoints without a port
-	inUse   bool
+	t        testing.TB
+	maps     map[string]*ebpf.Map
+	program  *ebpf.Program
+	raised   map[kernel.PolicyPortID]bool
+	gone     map[string]bool // Endpoints without a port
+	inUse    bool
+	released []netip.Addr // addresses whose connections are to end
 }
 
 func newLooker(t testing.TB) *looker {
@@ -60,7 +61,7 @@ func newLooker(t testing.TB) *looker {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false}
+	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false, nil}
 }
 
 // adopt returns policies that take over the maps.
@@ -74,6 +75,7 @@ func (l *looker) adopt() *Policies {
 			}
 			return nil
 		},
+		Released: func(addrs []netip.Addr) { l.released = append(l.released, addrs...) },
 		SetInUse: func(inUse bool) error {
 			return kernel.Step("policies in use", func() error {
 				l.inUse = inUse
