@@ -11,6 +11,7 @@ enum rule_set {
 	RULES_SNAT,
 	RULES_POLICY, /* tables of network policies, see types_policy.h */
 	RULES_POLICY_OTHER,
+	RULES_POLICY_STATE, /* not a rule set: a hash of the policies in force, for loxilightd */
 	RULE_SET_MAX,
 };
 

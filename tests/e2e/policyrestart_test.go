@@ -3,14 +3,18 @@
 package e2e
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/cilium/ebpf"
 
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testtraffic"
@@ -114,6 +118,23 @@ func (f *forbidden) end() {
 	}
 }
 
+// policyWords are entries of ll_rules: which tables of policies are in force, and the record of what they
+// contain.
+type policyWords struct{ inForce, recorded [2]uint32 }
+
+func (s *endpointSite) policyWords() (words policyWords) {
+	s.t.Helper()
+	m, err := ebpf.LoadPinnedMap(filepath.Join(s.PinDir, "layout-1/ll_rules"), nil)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer m.Close()
+	if err := errors.Join(m.Lookup(uint32(3), &words.inForce), m.Lookup(uint32(5), &words.recorded)); err != nil {
+		s.t.Fatal(err)
+	}
+	return words
+}
+
 // TestPoliciesKilledUnderTraffic is R01: while the daemon is killed, stopped, or replaced by one with
 // tables of other sizes, and started again, no packet is lost that policies allow, and none passes that
 // they forbid. LOXILIGHT_RESTARTS is how often.
@@ -125,7 +146,10 @@ func TestPoliciesKilledUnderTraffic(t *testing.T) {
 			t.Fatalf("LOXILIGHT_RESTARTS=%s: %v", v, err)
 		}
 	}
-	s := newEndpoints(t)
+	tables := func(connections int) string {
+		return fmt.Sprintf("tables: {connections: %d, services: 4096, backends: 65536, affinity: 1024, ranges: 1024}", connections)
+	}
+	s := newEndpoints(t, tables(65536))
 	a, b, x := s.pods["a"], s.pods["b"], s.pods["x"]
 	denied, begin := startForbidden(t, x.ns, b.ns, []string{b.addr.String() + ":4661", "[" + b.addr6.String() + "]:4661"})
 	var allowed []*testtraffic.Traffic
@@ -134,11 +158,18 @@ func TestPoliciesKilledUnderTraffic(t *testing.T) {
 	for _, target := range []string{b.addr.String() + ":4660", "[" + b.addr6.String() + "]:4660"} {
 		allowed = append(allowed, testtraffic.Start(t, a.ns, target, testtraffic.Load{Flows: 16, Packets: 5000, Connections: 20, Lasting: 5}))
 	}
-	before := denied.heard.Load()
+	passed := denied.heard.Load()
 	begin(10_000)
 	took := map[string]time.Duration{}
 	for i := range restarts {
 		what := []string{"killed", "stopped", "other sizes"}[i%3]
+		before := s.policyWords()
+		if what == "killed" {
+			testnet.Eventually(t, endpointPatience, "the policies in force are recorded", func() bool {
+				before = s.policyWords()
+				return before.recorded != [2]uint32{}
+			})
+		}
 		switch what {
 		case "killed":
 			s.Kill()
@@ -146,13 +177,16 @@ func TestPoliciesKilledUnderTraffic(t *testing.T) {
 			s.Stop()
 		case "other sizes":
 			s.Kill()
-			s.Configure("switch: {namespace: "+s.name+"}", fmt.Sprintf("tables: {connections: %d, services: 4096, backends: 65536, affinity: 1024, ranges: 1024}", 65536<<(1+i/3%2)))
+			s.Configure("switch: {namespace: "+s.name+"}", tables(65536<<(1-i/3%2)))
 		}
 		start := time.Now()
 		s.Start()
 		s.ready(endpointPatience, what)
 		took[what] = time.Since(start)
-		if n := denied.heard.Load() - before; n > 0 {
+		if now := s.policyWords(); what == "killed" && now.inForce != before.inForce {
+			t.Errorf("a restart that finds its policies in force has written them: %x before, %x now", before, now)
+		}
+		if n := denied.heard.Load() - passed; n > 0 {
 			t.Fatalf("%d packets passed that policies forbid, after %d restarts, the last one %s", n, i+1, what)
 		}
 	}
@@ -160,7 +194,7 @@ func TestPoliciesKilledUnderTraffic(t *testing.T) {
 	for _, tr := range allowed {
 		tr.ExpectUnharmed(t)
 	}
-	if n := denied.heard.Load() - before; n > 0 || denied.sent == 0 {
+	if n := denied.heard.Load() - passed; n > 0 || denied.sent == 0 {
 		t.Errorf("%d of %d packets passed that policies forbid", n, denied.sent)
 	}
 	t.Logf("%d forbidden packets; started after %v", denied.sent, took)

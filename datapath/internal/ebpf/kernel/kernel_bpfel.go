@@ -669,7 +669,8 @@ const (
 	RuleSetRULES_SNAT         RuleSet = 2
 	RuleSetRULES_POLICY       RuleSet = 3
 	RuleSetRULES_POLICY_OTHER RuleSet = 4
-	RuleSetRULE_SET_MAX       RuleSet = 5
+	RuleSetRULES_POLICY_STATE RuleSet = 5
+	RuleSetRULE_SET_MAX       RuleSet = 6
 )
 
 type Rules struct {

@@ -18,7 +18,7 @@ func TestBlameUntilPublished(t *testing.T) {
 	}
 	want := func(when, name string) {
 		t.Helper()
-		if d := p.Blame(&kernel.Sample{PolicyCell: 7}); d == nil || d.Policy != name {
+		if d := p.Blame(&kernel.Sample{PolicyCell: nameOf(cell(name)[7])}); d == nil || d.Policy != name {
 			t.Errorf("%s: %+v, want %s", when, d, name)
 		}
 	}

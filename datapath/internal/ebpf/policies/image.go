@@ -46,7 +46,7 @@ func (m *image) write(c *policy.Change) error {
 		for i, v := range []policy.Verdict{cell.Others.Enforced, cell.Self.Enforced, cell.Others.Staged, cell.Self.Staged} {
 			m.b[at+i] = actionOf(v)
 		}
-		m.put32(at+4, uint32(id))
+		m.put32(at+4, nameOf(cell))
 	}
 	for id, row := range c.Rows {
 		at, err := m.writeRow(&row)
