@@ -109,15 +109,22 @@ static __always_inline int track_may_resolve(const struct pkt *p, const struct c
 	       ct_event_of(p) != EVENT_OPEN && (!meta->in_port || meta->in_port == p->in_port);
 }
 
+/* Returns the ends of w->conn, found under w->tuple. */
+static __always_inline struct conn_ends work_ends(const struct work *w)
+{
+	return (struct conn_ends){ .from = &w->tuple.saddr, .to = &w->conn.daddr };
+}
+
 /* Reports whether rules and policies must be evaluated again for the connection of p: since one of
  * them has changed, or since p arrives or leaves through another port than before.
  */
-static __always_inline int track_is_outdated(const struct pkt *p, const struct ct_meta *meta)
+static __always_inline int track_is_outdated(const struct pkt *p, const struct work *w)
 {
+	const struct ct_meta *meta = &w->conn.meta;
 	__u32 of = EPOCH_RULES;
 	const struct epoch *epoch;
 
-	if (firewall_has_changed(meta, p->skb->ifindex))
+	if (firewall_has_changed(meta, p->skb->ifindex, work_ends(w)))
 		return 1;
 	if (p->egress ? policy_is_at(p->skb->ifindex)
 		      : policy_word() && meta->in_port != p->in_port)
@@ -152,7 +159,7 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		return LL_UNTRACKED;
 	if (!meta || track_opens_anew(p, w))
 		return LL_OPEN;
-	if (firewall_has_changed(&w->conn.meta, p->skb->ifindex)) {
+	if (firewall_has_changed(&w->conn.meta, p->skb->ifindex, work_ends(w))) {
 		struct __sk_buff *skb = p->skb;
 		int forged = forged_before(skb, p);
 
@@ -160,9 +167,11 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		if (forged)
 			return -DROP_TUNNEL_FORGED;
 	}
-	if (track_is_outdated(p, &w->conn.meta) || track_answers_elsewhere(p, &w->conn.meta)) {
+	if (track_is_outdated(p, w) || track_answers_elsewhere(p, &w->conn.meta)) {
 		int ret = firewall_again(p, w);
 
+		if (!p->egress)
+			count_verdict(VERDICT_EVALUATED);
 		if (ret != LL_NEXT)
 			return ret;
 		if (meta->nexthop) {

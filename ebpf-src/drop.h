@@ -143,6 +143,10 @@ enum verdict_count {
 	VERDICT_OVER_SHARE,
 	/* removed, half-open or ended, to make room for another connection */
 	VERDICT_EVICTED,
+	/* of a known connection, and evaluated again: rules, or the policies of its ports, had
+	 * changed
+	 */
+	VERDICT_EVALUATED,
 	/* a Policy with log decided about it, and no event reports it: the limit per second was
 	 * reached
 	 */

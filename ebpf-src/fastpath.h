@@ -41,7 +41,8 @@ static __always_inline int fast_is_data(__u8 proto, const void *l4, const void *
 
 /* Returns the next hop for a packet of a settled connection; NULL: it is not for this fast path. */
 static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
-						    const struct ct_meta *meta, __u32 now_tick)
+						    const struct ct_meta *meta, __u32 now_tick,
+						    struct conn_ends ends)
 {
 	__u32 index = meta->nexthop;
 	struct nexthop *nexthop;
@@ -49,7 +50,7 @@ static __always_inline struct nexthop *fast_nexthop(FRAME *f, int bridge_port,
 	/* fastpath_full.h asks whether the bridge must see the packet. */
 	if (bridge_port && (meta->last_seen_tick ^ now_tick) >> BRIDGE_SEES_SHIFT)
 		return NULL;
-	if (!index || conn_is_outdated(meta, frame_in(f)))
+	if (!index || conn_is_outdated(meta, frame_in(f), ends))
 		return NULL;
 	if (track_has_moved(frame_in(f), meta))
 		return NULL;
@@ -110,7 +111,7 @@ static __always_inline int fast_ipv4(FRAME *f, __u8 proto, int bridge_port)
 	if (!conn_is_settled(&v->meta))
 		return FAST_UNSETTLED;
 	now_tick = clock_tick();
-	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick);
+	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick, (struct conn_ends){ .v4 = v });
 	if (!nexthop)
 		return FAST_NOT;
 	out = nexthop_device(nexthop);
@@ -166,7 +167,8 @@ static __always_inline int fast_ipv6(FRAME *f, __u8 proto, int bridge_port)
 	if (!conn_is_settled(&v->meta))
 		return FAST_UNSETTLED;
 	now_tick = clock_tick();
-	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick);
+	nexthop = fast_nexthop(f, bridge_port, &v->meta, now_tick,
+			       (struct conn_ends){ .from = &v->key.saddr, .to = &v->daddr });
 	if (!nexthop)
 		return FAST_NOT;
 	out = nexthop_device(nexthop);

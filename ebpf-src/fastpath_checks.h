@@ -6,6 +6,7 @@
 
 #include "maps.h"
 #include "pkt.h"
+#include "policy_port.h"
 
 /* Reports whether a device, given by its index or as in in_port, is a port of role uplink. */
 static __always_inline int port_is_uplink(__u32 ifindex)
@@ -58,10 +59,10 @@ static __always_inline int epoch_has_changed(const struct ct_meta *meta, __u32 o
 	return epoch && epoch->count && (__s32)(meta->last_seen_tick - epoch->changed_tick) <= 0;
 }
 
-/* Reports whether the policies of a port have changed since a tick. */
-static __always_inline int epoch_of_port(__u32 ifindex, __u32 last_seen_tick)
+/* Reports whether the policies of a port, as policies name it, have changed since a tick. */
+static __always_inline int epoch_of_port(__u32 port, __u32 last_seen_tick)
 {
-	__u32 of = EPOCH_PORTS + (ifindex & (EPOCH_PORT_COUNT - 1));
+	__u32 of = EPOCH_PORTS + EPOCH_OF_PORT(port);
 	const struct epoch *epoch = bpf_map_lookup_elem(&ll_epoch, &of);
 
 	return epoch && epoch->count && (__s32)(last_seen_tick - epoch->changed_tick) <= 0;
@@ -74,15 +75,55 @@ static __noinline int epoch_of_ports(__u32 in, __u32 index, __u32 last_seen_tick
 {
 	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 
-	return epoch_of_port(in, last_seen_tick) ||
-	       (nexthop && epoch_of_port(nexthop_device(nexthop), last_seen_tick));
+	return epoch_of_port(policy_port_here(in), last_seen_tick) ||
+	       (nexthop &&
+		epoch_of_port(policy_port_here(nexthop_device(nexthop)), last_seen_tick));
+}
+
+/* Reports whether the policies of the Endpoint with an address have changed since a tick. In the switch,
+ * the ports of Endpoints are known.
+ */
+static __noinline int epoch_of_addr(const struct addr *addr, __u32 last_seen_tick)
+{
+	__u32 port = config_netns ? 0 : policy_port_of(addr, policy_word());
+
+	return port && epoch_of_port(port, last_seen_tick);
+}
+
+static __noinline int epoch_of_addr4(__be32 v4, __u32 last_seen_tick)
+{
+	struct addr addr;
+
+	addr_from4(&addr, v4);
+	return epoch_of_addr(&addr, last_seen_tick);
+}
+
+/* The addresses of a connection that policies know: where its packets come from on arrival, and where
+ * they go when they leave. Either an entry of IPv4, or both addresses.
+ */
+struct conn_ends {
+	const struct ct4 *v4;
+	const struct addr *from;
+	const struct addr *to;
+};
+
+/* Reports whether the policies of the Endpoint at one end of a connection have changed since its last
+ * packet. The host knows the Endpoints behind its link to the switch by their addresses only.
+ */
+static __always_inline int epoch_of_ends(struct conn_ends ends, __u32 last_seen_tick)
+{
+	if (ends.v4)
+		return epoch_of_addr4(ends.v4->key.saddr, last_seen_tick) ||
+		       epoch_of_addr4(ends.v4->daddr, last_seen_tick);
+	return epoch_of_addr(ends.from, last_seen_tick) || epoch_of_addr(ends.to, last_seen_tick);
 }
 
 /* Reports whether rules, or the policies of a port, have changed since the last packet in the
  * direction of meta, or deny the connection since they changed; in: the device of arrival. While the
  * last change is older, one entry is read.
  */
-static __always_inline int firewall_has_changed(const struct ct_meta *meta, __u32 in)
+static __always_inline int firewall_has_changed(const struct ct_meta *meta, __u32 in,
+						struct conn_ends ends)
 {
 	__u32 of = EPOCH_RULES;
 	const struct epoch *epoch;
@@ -96,18 +137,20 @@ static __always_inline int firewall_has_changed(const struct ct_meta *meta, __u3
 		return 1;
 	if (!epoch->port_count || (__s32)(meta->last_seen_tick - epoch->port_changed_tick) > 0)
 		return 0;
-	return epoch_of_ports(in, meta->nexthop, meta->last_seen_tick);
+	return epoch_of_ports(in, meta->nexthop, meta->last_seen_tick) ||
+	       epoch_of_ends(ends, meta->last_seen_tick);
 }
 
 /* Reports whether the packet must leave the fast path because rules or policies have changed, or
  * because the client's destination may be a service by now.
  */
-static __always_inline int conn_is_outdated(const struct ct_meta *meta, __u32 in)
+static __always_inline int conn_is_outdated(const struct ct_meta *meta, __u32 in,
+					    struct conn_ends ends)
 {
 	if (meta->state == CT_ONE_WAY && !(meta->flags & CT_F_SERVICE) &&
 	    epoch_has_changed(meta, EPOCH_SERVICES))
 		return 1;
-	return firewall_has_changed(meta, in);
+	return firewall_has_changed(meta, in, ends);
 }
 
 /* Reports whether a packet arrives on another port than before and therefore must leave the fast

@@ -268,7 +268,7 @@ static __noinline int track_ipv4(struct pkt *p)
 		return LL_NEXT;
 	v = track_find_ipv4(p);
 	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
-	    conn_is_outdated(&v->meta, p->skb->ifindex))
+	    conn_is_outdated(&v->meta, p->skb->ifindex, (struct conn_ends){ .v4 = v }))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
 	if (track_is_early(p, &v->meta, index) || !ct_seen(&v->meta, p->now_tick))
@@ -295,7 +295,8 @@ static __noinline int track_ipv6(struct pkt *p)
 		return LL_NEXT;
 	v = track_find_ipv6(p);
 	if (!v || track_is_event(p, &v->meta) || track_has_moved(p->in_port, &v->meta) ||
-	    conn_is_outdated(&v->meta, p->skb->ifindex))
+	    conn_is_outdated(&v->meta, p->skb->ifindex,
+			     (struct conn_ends){ .from = &v->key.saddr, .to = &v->daddr }))
 		return LL_NEXT;
 	index = track_nexthop(p, &v->meta);
 	if (track_is_early(p, &v->meta, index) || !ct_seen(&v->meta, p->now_tick))

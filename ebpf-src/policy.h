@@ -11,15 +11,7 @@
 #include <linux/in.h>
 
 #include "fw_classify.h"
-
-/* Returns the word that says which image and side are in force; 0: no policies. */
-static __always_inline __u32 policy_word(void)
-{
-	__u32 set = RULES_POLICY;
-	const struct rules *rules = bpf_map_lookup_elem(&ll_rules, &set);
-
-	return rules ? *(const volatile __u32 *)&rules->image : 0;
-}
+#include "policy_port.h"
 
 /* The trie of prefixes, or the row's trie of ports, is walked by the function for the image's size. */
 static __always_inline __u32 policy_walk(const void *image, walk_fn *walk, __u32 entry, __u64 hi,

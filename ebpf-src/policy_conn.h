@@ -19,22 +19,6 @@
 #define POLICY_NODE	     0x04000000 /* the other end is this node itself */
 #define POLICY_NODE_IF_LOCAL 0x08000000 /* likewise, if the node has its address */
 
-/* Returns the port of the Endpoint of this node that has an address; 0: none has it. */
-static __always_inline __u32 policy_port_of(const struct addr *addr, __u32 word)
-{
-	/* Linux 6.1 looks up no key in the memory of an argument. */
-	struct addr key = *addr;
-	const struct policy_addr *found = bpf_map_lookup_elem(&ll_policy_addr, &key);
-
-	return found ? found->port[!!(word & POLICY_SIDE)] : 0;
-}
-
-/* Returns how policies name a port in the netns that this copy serves. */
-static __always_inline __u32 policy_port_here(__u32 ifindex)
-{
-	return ifindex | (__u32)config_netns << 31;
-}
-
 /* Reports whether a port belongs to an Endpoint with policies. */
 static __always_inline int policy_is_at(__u32 ifindex)
 {
@@ -208,6 +192,18 @@ static __always_inline int policy_believes(struct __sk_buff *skb, __u32 how)
 	return device && device->flags & DEVICE_F_LINK;
 }
 
+/* Returns the port of the Endpoint that has sent a packet which arrived on a device; addr: its address.
+ * The host receives the packets of all Endpoints through its link to the switch.
+ */
+static __always_inline __u32 policy_port_behind(__u32 ifindex, const struct addr *addr, __u32 word)
+{
+	struct device *device = config_netns ? NULL : device_find(ifindex);
+
+	if (device && device->flags & DEVICE_F_LINK)
+		return policy_port_of(addr, word);
+	return policy_port_here(ifindex);
+}
+
 /* Evaluates the policies of both ends of w->ends, which is from the client to the server, as they see
  * each other. Returns their action. A global function, so that the verifier walks it once.
  */
@@ -225,7 +221,8 @@ __noinline int policy_judge(struct __sk_buff *skb, __u32 how)
 	if (w->ends.family == 4)
 		what |= POLICY_IPV4;
 	if (!(how & JUDGE_EGRESS))
-		in = out;
+		in = policy_port_behind(skb->ifindex,
+					how & JUDGE_REPLY ? &w->ends.daddr : &w->ends.saddr, word);
 	if (!(how & JUDGE_EGRESS) || how & JUDGE_MOVES)
 		out = policy_port_of(how & JUDGE_REPLY ? &w->ends.saddr : &w->ends.daddr, word);
 	action = policy_end(&w->ends.daddr, what | POLICY_OF_CLIENT | POLICY_NODE_IF_LOCAL,

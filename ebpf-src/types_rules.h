@@ -11,6 +11,7 @@ enum rule_set {
 	RULES_SNAT,
 	RULES_POLICY, /* tables of network policies, see types_policy.h */
 	RULES_POLICY_OTHER,
+	RULES_POLICY_STATE, /* not a rule set: a hash of the policies in force, for loxilightd */
 	RULE_SET_MAX,
 };
 
@@ -47,8 +48,10 @@ enum epoch_of {
 	EPOCH_PORTS,	/* the first of EPOCH_PORT_COUNT: policies, for connections of a port */
 };
 
-#define EPOCH_PORT_COUNT 8192 /* a power of two */
-#define EPOCH_COUNT	 (EPOCH_PORTS + EPOCH_PORT_COUNT)
+#define EPOCH_PORT_COUNT    8192 /* a power of two */
+/* The index of the epoch of a port, as policies name it: half of the epochs for each netns. */
+#define EPOCH_OF_PORT(port) (((port) & (EPOCH_PORT_COUNT / 2 - 1)) | (port) >> 31 << 12)
+#define EPOCH_COUNT	    (EPOCH_PORTS + EPOCH_PORT_COUNT)
 
 struct epoch {
 	__u32 count; /* number of changes so far */

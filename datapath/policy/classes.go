@@ -114,7 +114,7 @@ func (c *Compiler) applyEntities(d *differences, known int) {
 		if e := c.state.Entities[name]; e == nil || e.Here {
 			for addr, class := range x.classes {
 				lost = append(lost, addr)
-				c.lose(addr, class)
+				c.lose(x, addr, class)
 			}
 			delete(c.entities, name)
 		}
@@ -181,13 +181,16 @@ func (c *Compiler) replaceEntity(name string, x, y *entity) (lost []netip.Addr) 
 			continue
 		}
 		lost = append(lost, addr)
-		c.lose(addr, class)
+		c.lose(x, addr, class)
 	}
 	return lost
 }
 
 // lose drops the class of an address that an Entity no longer has.
-func (c *Compiler) lose(addr netip.Addr, class Class) {
+func (c *Compiler) lose(x *entity, addr netip.Addr, class Class) {
+	if x.of.Endpoint == "" {
+		c.change.Released = append(c.change.Released, addr)
+	}
 	c.before[addr] = class
 	c.dropClass(class)
 }

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -198,5 +199,36 @@ func TestVerdictsDiffer(t *testing.T) {
 		if got := r.verdicts(s.Entities[name], policy.Ingress, traffic).Enforced; got != want {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
+	}
+}
+
+// TestReleased: a change lists the addresses that Entities elsewhere have lost, also if another Entity
+// with equal labels has them now, and not the addresses of Endpoints.
+func TestReleased(t *testing.T) {
+	at := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, last}) }
+	entity := func(name, endpoint string, addrs ...netip.Addr) *policy.Entity {
+		return &policy.Entity{Name: name, Set: "pods", Endpoint: endpoint, Addrs: addrs}
+	}
+	c := policy.NewCompiler()
+	for _, step := range []struct {
+		entities []*policy.Entity
+		want     []netip.Addr
+	}{
+		{[]*policy.Entity{entity("x", "", at(1), at(2)), entity("y", "y", at(3))}, nil},
+		{[]*policy.Entity{entity("x", "", at(1)), entity("z", "", at(2)), entity("y", "y", at(4))}, []netip.Addr{at(2)}},
+		{[]*policy.Entity{entity("x", "", at(1)), entity("z", "", at(2), at(5))}, nil},
+		{[]*policy.Entity{entity("here", "here", at(1)), entity("z", "", at(2), at(5))}, []netip.Addr{at(1)}},
+		{nil, []netip.Addr{at(2), at(5)}},
+	} {
+		s := &policy.State{Entities: map[string]*policy.Entity{}}
+		for _, e := range step.entities {
+			s.Entities[e.Name] = e
+		}
+		got := c.Apply(s).Released
+		slices.SortFunc(got, netip.Addr.Compare)
+		if !slices.Equal(got, step.want) {
+			t.Errorf("with %v: released %v, want %v", step.entities, got, step.want)
+		}
+		c.Settle()
 	}
 }

@@ -76,6 +76,10 @@ type Change struct {
 	Node        Class    // of this node's own traffic
 	HasPrefixes bool
 
+	// Released are the addresses that Entities without Endpoint have lost, though another Entity may
+	// have them now.
+	Released []netip.Addr
+
 	// Concerned are the Endpoints some of whose verdicts differ.
 	Concerned map[string]bool
 	Policies  map[string]bool // that are new, changed or deleted, in force or not

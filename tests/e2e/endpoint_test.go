@@ -43,10 +43,13 @@ func (s *endpointSite) spoofed() uint64 {
 	return s.Counters("Endpoint", "shop/x").Drops["spoofed"]
 }
 
-// newEndpoints starts a daemon with three pods that are Ready.
-func newEndpoints(t *testing.T) *endpointSite {
+// newEndpoints starts a daemon with three pods that are Ready; more are further lines of its configuration.
+func newEndpoints(t *testing.T, more ...string) *endpointSite {
 	t.Helper()
 	s := newEndpointSite(t)
+	if len(more) > 0 {
+		s.Configure(append(more, "switch: {namespace: "+s.name+"}")...)
+	}
 	s.Start()
 	s.LLCLI("apply", "-f", s.File(s.objects()))
 	testnet.Eventually(t, patience, "the namespace is there", s.there)

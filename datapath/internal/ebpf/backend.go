@@ -71,6 +71,7 @@ type DataPlane struct {
 	epoch       *rules.Epoch
 	changed     chan struct{}
 	inUse       atomic.Bool // programs are attached to a port
+	releasing   atomic.Bool // a pass is about to end the connections of released addresses
 	closing     sync.Once
 
 	reasons, verdicts, states []string // by value of the enum
@@ -246,6 +247,7 @@ func (d *DataPlane) adoptTables(first bool) (err error) {
 	if d.sweeper, err = conn.NewSweeper(d.sweepOptions()); err != nil {
 		return err
 	}
+	d.guards.End = d.sweeper.Whole
 	d.services.Start(d.sweeper, d.soonOnLoopback)
 	d.conns, d.counters = conn.NewConnections(d.sweeper), d.newTelemetry()
 	if d.overlay, err = overlay.Adopt(d.overlayOptions()); err != nil {
@@ -269,7 +271,7 @@ func (d *DataPlane) adoptRules() (err error) {
 		d.firewall, err = rules.Adopt(d.tables, d.images, d.epoch.Raise, d.log)
 	}
 	if err == nil {
-		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, Raise: d.epoch.RaisePorts, HostLink: d.hostLink, SetInUse: d.setPoliciesInUse})
+		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, Raise: d.epoch.RaisePorts, Released: d.endConnections, SetInUse: d.setPoliciesInUse})
 	}
 	return err
 }

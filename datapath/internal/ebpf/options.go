@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net/netip"
 	"path/filepath"
+	"time"
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/conn"
@@ -43,20 +44,18 @@ func (d *DataPlane) portsOptions() port.Options {
 	}
 }
 
-// hostLink returns the host's end of the link between host and switch.
-func (d *DataPlane) hostLink() (kernel.PolicyPortID, bool) {
-	if d.config.HostDevice == "" || d.namespaces.IDOf(true) == netnsHost {
-		return 0, false
+// releasePause is how long released addresses are collected: then one pass ends their connections.
+const releasePause = 250 * time.Millisecond
+
+// endConnections ends the connections of addresses that participants elsewhere no longer have, soon.
+func (d *DataPlane) endConnections(addrs []netip.Addr) {
+	d.guards.Release(addrs)
+	if d.releasing.CompareAndSwap(false, true) {
+		time.AfterFunc(releasePause, func() {
+			d.releasing.Store(false)
+			d.sweeper.Kick()
+		})
 	}
-	z, err := d.namespaces.Open(netnsHost)
-	if err != nil {
-		return 0, false
-	}
-	link := z.Devices.ByName(d.config.HostDevice)
-	if link == nil {
-		return 0, false
-	}
-	return kernel.PolicyPortOf(uint32(link.Attrs().Index), netnsHost), true
 }
 
 // isIdle reports whether no programs are attached to a port, so that they handle no packets.

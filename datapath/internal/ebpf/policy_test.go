@@ -24,7 +24,7 @@ type rigPolicies struct {
 
 func (r *rig) policies(a, b netip.Addr) *rigPolicies {
 	r.t.Helper()
-	table, err := policies.Adopt(policies.Options{Tables: r.tables, Maps: r.maps, Raise: rules.NewEpoch(r.tables).RaisePorts, SetInUse: func(bool) error { return nil }})
+	table, err := policies.Adopt(policies.Options{Tables: r.tables, Maps: r.maps, Raise: rules.NewEpoch(r.tables).RaisePorts, Released: func([]netip.Addr) {}, SetInUse: func(bool) error { return nil }})
 	r.ok(err)
 	r.ok(table.Attach("a", kernel.PolicyPortOf(r.in.index, 0)))
 	r.ok(table.Attach("b", kernel.PolicyPortOf(r.out.index, 0)))

@@ -31,8 +31,7 @@ func (r *rig) behind(b netip.Addr, port kernel.PolicyPortID) *rigPolicies {
 	r.t.Helper()
 	table, err := policies.Adopt(policies.Options{
 		Tables: r.tables, Maps: r.maps, Raise: rules.NewEpoch(r.tables).RaisePorts,
-		SetInUse: func(bool) error { return nil },
-		HostLink: func() (kernel.PolicyPortID, bool) { return kernel.PolicyPortOf(r.out.index, 0), true },
+		Released: func([]netip.Addr) {}, SetInUse: func(bool) error { return nil },
 	})
 	r.ok(err)
 	r.ok(table.Attach("b", port))
@@ -96,6 +95,10 @@ func TestPolicyBehindLink(t *testing.T) {
 				way := r.connect(f, testpkt.ProtoUDP, m)
 				p := r.behind(f.far.Addr(), kernel.PolicyPortOf(r.out.index+77, 1))
 				defer p.done()
+				var link kernel.Device
+				r.ok(r.maps[kernel.MapLlDevice].Lookup(kernel.DeviceKey{Ifindex: r.out.index}, &link))
+				link.Flags |= kernel.DeviceLink
+				r.put(kernel.MapLlDevice, kernel.DeviceKey{Ifindex: r.out.index}, link)
 				p.set("b", policy.Ingress)
 				first := packet(r.in.arrives(), way.proto, way.client, way.vip, stageOpen, 61)
 				r.wantAction("isolated", r.in, first, actShot)
@@ -108,10 +111,25 @@ func TestPolicyBehindLink(t *testing.T) {
 				}
 				r.nexthop(5, r.out, 0, way.forth())
 				forth := packet(r.in.arrives(), way.proto, way.client, way.vip, stageData, 61)
-				r.wantAction("data", r.in, forth, actRedirect)
-				time.Sleep(longerThanTick)
-				p.set("b", policy.Ingress)
-				r.wantAction("denied meanwhile", r.in, forth, actShot)
+				back := packet(r.out.arrives(), way.proto, way.backend, way.source, stageData, 61)
+				for i, first := range []rigPort{r.in, r.out} {
+					r.nexthop(5, r.out, 0, way.forth())
+					r.nexthop(6, way.clientPort, 0, way.back())
+					r.wantAction("data", r.in, forth, actRedirect)
+					r.wantAction("data from the server", r.out, back, actRedirect)
+					time.Sleep(longerThanTick)
+					p.set("b", policy.Ingress)
+					for k := range 4 { // whichever end sends first
+						if (first == r.in) == (k%2 == 0) {
+							r.wantAction("denied meanwhile", r.in, forth, actShot)
+						} else {
+							r.wantAction("denied meanwhile, from the server", r.out, back, actShot)
+						}
+					}
+					if i == 0 {
+						p.set("b", policy.Ingress, everything)
+					}
+				}
 			})
 		}
 	}

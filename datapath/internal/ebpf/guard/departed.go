@@ -11,12 +11,12 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/kernel"
 )
 
-// Grace is how long an address may be unassigned before its connections end. If one change moves an
-// address from one endpoint to another, its connections continue.
+// Grace is how long an address may be unassigned before its connections end. If its endpoint gets it
+// again in time, they continue; if another endpoint gets it, they end before it does.
 const Grace = time.Second
 
-// departed holds released addresses, which no endpoint has now. The next sweep ends their
-// connections, except those that are closing, so that no other endpoint continues them.
+// departed holds released addresses. The next sweep ends their connections, so that no other
+// endpoint continues them. Closing ones end only if another endpoint gets the address.
 type departed struct {
 	mu   sync.Mutex
 	left map[netnsAddr]departure
@@ -38,26 +38,41 @@ func departedAt(namespace uint8, a netip.Addr) netnsAddr {
 }
 
 type departure struct {
-	tick uint32 // later connections belong to another endpoint
-	at   time.Time
+	tick  uint32 // later connections belong to another endpoint
+	at    time.Time
+	of    string // the endpoint that had the address; empty: unknown
+	taken bool   // another endpoint gets the address, or has it
 }
 
-func (d *departed) leave(namespace uint8, a netip.Addr) {
+func (d *departed) leave(namespace uint8, a netip.Addr, of string) {
+	d.put(departedAt(namespace, a), departure{tick: kernel.NowTick(), at: time.Now(), of: of})
+}
+
+func (d *departed) put(key netnsAddr, left departure) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.left == nil {
 		d.left = make(map[netnsAddr]departure)
 	}
-	d.left[departedAt(namespace, a)] = departure{kernel.NowTick(), time.Now()}
+	d.left[key] = left
 }
 
-// back records that an endpoint has the address again.
-func (d *departed) back(namespace uint8, a netip.Addr) {
+// take records that an endpoint is about to get an address. It reports whether the connections of
+// another endpoint with that address must end first.
+func (d *departed) take(namespace uint8, a netip.Addr, endpoint string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if was, ok := d.left[departedAt(namespace, a)]; ok && time.Since(was.at) < Grace {
-		delete(d.left, departedAt(namespace, a))
+	key := departedAt(namespace, a)
+	was, ok := d.left[key]
+	switch {
+	case !ok:
+		return false
+	case was.of == endpoint && time.Since(was.at) < Grace:
+		delete(d.left, key)
+		return false
 	}
+	d.left[key] = departure{tick: kernel.NowTick(), taken: true}
+	return true
 }
 
 // departedPass is the part of the released addresses in a pass: those whose connections end.
@@ -91,17 +106,28 @@ func (p departedPass) Ends(e conn.Entry) bool {
 		return false
 	}
 	m := e.Meta()
-	switch kernel.CtState(m.State) {
-	case kernel.CtStateCT_FIN, kernel.CtStateCT_TIME_WAIT, kernel.CtStateCT_CLOSED:
-		return false
-	}
 	comes, leaves := e.Tuples()
 	for _, a := range []netip.AddrPort{comes.Source, comes.Destination, leaves.Source, leaves.Destination} {
-		if left, ok := p.due[departedAt(e.Namespace(), a.Addr())]; ok && int32(m.CreatedTick-left.tick) <= 0 {
+		left, ok := p.due[departedAt(e.Namespace(), a.Addr())]
+		if ok && int32(m.CreatedTick-left.tick) <= 0 && (!isClosing(m) || left.taken && !holdsPort(m)) {
 			return true
 		}
 	}
 	return false
+}
+
+func isClosing(m *kernel.CtMeta) bool {
+	switch kernel.CtState(m.State) {
+	case kernel.CtStateCT_FIN, kernel.CtStateCT_TIME_WAIT, kernel.CtStateCT_CLOSED:
+		return true
+	}
+	return false
+}
+
+// holdsPort reports whether a connection has ended, and keeps a translated source port from being used
+// again while the remote may still know it.
+func holdsPort(m *kernel.CtMeta) bool {
+	return kernel.CtState(m.State) != kernel.CtStateCT_FIN && m.Flags&kernel.CtSNAT != 0
 }
 
 // Deleted implements [conn.Part].

@@ -3,6 +3,7 @@
 package guard
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -32,6 +33,7 @@ func TestGuardsUnderFaults(t *testing.T) {
 		return nil
 	}})
 	g := Adopt(all, rules.NewEpoch(all).Raise)
+	g.End = func() error { return nil }
 	devices := []Device{{0, 5}, {0, 5 + 1<<16}, {1, 5}} // the first two share a bit
 	addrs := []netip.Addr{netip.MustParseAddr("10.244.1.2"), netip.MustParseAddr("10.244.1.3"), netip.MustParseAddr("fd00:244::2")}
 	desired := map[Device][]netip.Addr{} // no key: no guard
@@ -61,7 +63,7 @@ func TestGuardsUnderFaults(t *testing.T) {
 			if !ok {
 				return g.Clear(v)
 			}
-			_, err := g.Open(v, mac, list)
+			_, err := g.Open(v, fmt.Sprint(v), mac, list)
 			return err
 		}
 		fails = 0.4

@@ -28,6 +28,9 @@ const Words = 1024
 // closed before programs are attached to it, then opened; its entries are removed after the
 // programs are detached.
 type Table struct {
+	// End ends the connections of released addresses that another endpoint gets, before it returns.
+	End func() error
+
 	raiseEpoch func() error
 
 	table *bpfmap.Map[kernel.GuardKey, kernel.Guard]
@@ -39,6 +42,7 @@ type Table struct {
 	mu       sync.Mutex
 	written  map[Device]map[netip.Addr]kernel.Guard // zero address: the device itself
 	narrowed map[Device]bool                        // lost an address; the epoch must be raised
+	owners   map[Device]string                      // names of endpoints, if known
 }
 
 // Device is a device that may have a guard.
@@ -67,7 +71,7 @@ func (v Device) Key(a netip.Addr) kernel.GuardKey {
 func Adopt(t *kernel.Tables, raiseEpoch func() error) *Table {
 	g := &Table{
 		raiseEpoch: raiseEpoch, table: &t.Guard, bits: &t.Guarded, used: &t.PortUsed,
-		written: make(map[Device]map[netip.Addr]kernel.Guard), narrowed: make(map[Device]bool),
+		written: make(map[Device]map[netip.Addr]kernel.Guard), narrowed: make(map[Device]bool), owners: make(map[Device]string),
 	}
 	var key kernel.GuardKey
 	var value kernel.Guard
@@ -118,7 +122,7 @@ func (g *Table) drop(v Device, a netip.Addr) error {
 	}
 	delete(g.written[v], a)
 	if a.IsValid() {
-		g.departed.leave(v.Netns, a)
+		g.departed.leave(v.Netns, a, g.owners[v])
 	}
 	return nil
 }
@@ -169,12 +173,39 @@ func (g *Table) Clear(v Device) error {
 	return err
 }
 
-// Open admits packets from a device if their source is mac and one of addrs. Connections of
-// addresses that the device no longer has end. turned reports whether the device was closed, or had
+// Take announces that an endpoint is about to get addresses: connections of another endpoint that had
+// one of them have ended when it returns.
+func (g *Table) Take(v Device, endpoint string, addrs []netip.Addr) error {
+	taken := false
+	for _, a := range addrs {
+		taken = g.departed.take(v.Netns, a, endpoint) || taken
+	}
+	if !taken {
+		return nil
+	}
+	if err := g.End(); err != nil {
+		return fmt.Errorf("end the connections of released addresses: %w", err)
+	}
+	return nil
+}
+
+// Release causes connections of addresses to end that participants elsewhere no longer have.
+func (g *Table) Release(addrs []netip.Addr) {
+	for _, a := range addrs {
+		g.departed.put(departedAt(0, a), departure{tick: kernel.NowTick(), taken: true})
+	}
+}
+
+// Open admits packets from a device of an endpoint if their source is mac and one of addrs. Connections
+// of addresses that the device no longer has end. turned reports whether the device was closed, or had
 // another MAC.
-func (g *Table) Open(v Device, mac [6]byte, addrs []netip.Addr) (turned bool, err error) {
+func (g *Table) Open(v Device, endpoint string, mac [6]byte, addrs []netip.Addr) (turned bool, err error) {
+	if err := g.Take(v, endpoint, append([]netip.Addr{datapath.LinkLocal(mac)}, addrs...)); err != nil {
+		return false, err
+	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.owners[v] = endpoint
 	wanted := map[netip.Addr]bool{datapath.LinkLocal(mac): true}
 	for _, a := range addrs {
 		wanted[a] = true
@@ -183,7 +214,6 @@ func (g *Table) Open(v Device, mac [6]byte, addrs []netip.Addr) (turned bool, er
 		if err := g.put(v, a, kernel.Guard{Mac: mac}); err != nil {
 			return false, err
 		}
-		g.departed.back(v.Netns, a)
 	}
 	for a := range maps.Clone(g.written[v]) {
 		if !a.IsValid() || wanted[a] {
@@ -233,6 +263,7 @@ func (g *Table) Remove(v Device) error {
 	}
 	delete(g.written, v)
 	delete(g.narrowed, v)
+	delete(g.owners, v)
 	return nil
 }
 

@@ -684,7 +684,8 @@ const (
 	RuleSetRULES_SNAT         RuleSet = 2
 	RuleSetRULES_POLICY       RuleSet = 3
 	RuleSetRULES_POLICY_OTHER RuleSet = 4
-	RuleSetRULE_SET_MAX       RuleSet = 5
+	RuleSetRULES_POLICY_STATE RuleSet = 5
+	RuleSetRULE_SET_MAX       RuleSet = 6
 )
 
 type Rules struct {
@@ -882,8 +883,9 @@ const (
 	VerdictCountVERDICT_ANSWERED   VerdictCount = 5
 	VerdictCountVERDICT_OVER_SHARE VerdictCount = 6
 	VerdictCountVERDICT_EVICTED    VerdictCount = 7
-	VerdictCountVERDICT_UNLOGGED   VerdictCount = 8
-	VerdictCountVERDICT_MAX        VerdictCount = 9
+	VerdictCountVERDICT_EVALUATED  VerdictCount = 8
+	VerdictCountVERDICT_UNLOGGED   VerdictCount = 9
+	VerdictCountVERDICT_MAX        VerdictCount = 10
 )
 
 // Names of all BPF objects in the ELF.

@@ -15,8 +15,8 @@ func PolicyPortOf(ifindex, netns uint32) PolicyPortID {
 
 // EpochOfPort returns the index of the epoch of a port in ll_epoch.
 func EpochOfPort(id PolicyPortID) uint32 {
-	const ports = 8192 // EPOCH_PORT_COUNT
-	return uint32(EpochOfEPOCH_PORTS) + id.Ifindex()%ports
+	const half = 4096 // EPOCH_PORT_COUNT / 2, for each netns
+	return uint32(EpochOfEPOCH_PORTS) + id.Ifindex()%half + uint32(id)>>31*half
 }
 
 // Ifindex returns the ifindex of the port.

@@ -345,6 +345,9 @@ func (p *Policies) Decisions(s *kernel.Sample) (decided, logged []datapath.Polic
 func (p *Policies) Verdict(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (v policy.Verdict, found bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.adopted != nil {
+		return p.verdictAdopted(endpoint, d, t)
+	}
 	if p.image == nil || p.failed {
 		return v, false
 	}
@@ -352,9 +355,33 @@ func (p *Policies) Verdict(endpoint datapath.EndpointName, d policy.Direction, t
 	if is, known := p.addrs[t.Peer]; known && !t.Node && is.Class[p.side()] != noClass {
 		class = policy.Class(is.Class[p.side()])
 	}
-	for _, s := range p.subjects {
+	return verdictIn(p.compiler, p.subjects, endpoint, class, p.names[t.Peer], d, t)
+}
+
+// compiled are the tables of a state that an earlier run has put in force. Its numbers may be others.
+type compiled struct {
+	*policy.Compiler
+	*policy.Change
+}
+
+// verdictAdopted is Verdict for a state that an earlier run has put in force.
+func (p *Policies) verdictAdopted(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool) {
+	if p.compiled == nil {
+		c := policy.NewCompiler()
+		p.compiled = &compiled{c, c.Apply(p.adopted)}
+	}
+	class, of := p.compiled.ClassOf(t), ""
+	if addr, known := p.compiled.Addrs[t.Peer]; known && !t.Node {
+		class, of = addr.Class, addr.Endpoint
+	}
+	return verdictIn(p.compiled.Compiler, p.compiled.Subjects, endpoint, class, of, d, t)
+}
+
+// verdictIn looks a verdict up; of: the Endpoint that has the peer's address, empty: none.
+func verdictIn(c *policy.Compiler, subjects map[string]policy.Subject, endpoint datapath.EndpointName, class policy.Class, of string, d policy.Direction, t policy.Traffic) (v policy.Verdict, found bool) {
+	for _, s := range subjects {
 		if s.Endpoint == string(endpoint) && s.Tables[d] != policy.NoTable {
-			return p.compiler.Lookup(s.Tables[d], class, !t.Node && p.names[t.Peer] == s.Endpoint, t), true
+			return c.Lookup(s.Tables[d], class, !t.Node && of == s.Endpoint, t), true
 		}
 	}
 	return v, false

@@ -25,9 +25,9 @@ type Options struct {
 	Maps   map[string]*ebpf.Map // of ll_image_…
 	// Raise causes the connections of ports to be evaluated again.
 	Raise func(ports []kernel.PolicyPortID) error
-	// HostLink returns the host's end of the link to the switch, through which the host sends to
-	// Endpoints; false: it does not exist. nil: never.
-	HostLink func() (kernel.PolicyPortID, bool)
+	// Released is called with the addresses that participants elsewhere no longer have: their
+	// connections are to end.
+	Released func(addrs []netip.Addr)
 	// SetInUse is called before policies take effect, and after none does. It may be called again with
 	// the same value.
 	SetInUse func(inUse bool) error
@@ -37,14 +37,17 @@ type Options struct {
 //
 // A change writes the side that is not in force, and then the word that says which side is. The first
 // change of a run, and the one after a change that failed, write all of the image, under the key that
-// is not in force.
+// is not in force; unless an earlier run has put the same state in force.
 type Policies struct {
 	Options
 	specs map[string]*ebpf.MapSpec
 
 	mu       sync.Mutex
-	word     uint32 // in force; 0: none
-	failed   bool   // the last change is not in force
+	word     uint32        // in force; 0: none
+	failed   bool          // the last change is not in force
+	recorded uint64        // hash of what is in force, if it is recorded; otherwise 0
+	current  *policy.State // that the image contains
+	adopted  *policy.State // in force by the tables of an earlier run; nil: none
 	compiler *policy.Compiler
 	image    *image // nil: the next change writes all of it
 	flipped  time.Time
@@ -60,6 +63,7 @@ type Policies struct {
 	portOf    map[string]kernel.PolicyPortID // of Endpoints
 	ledger    *ledger
 	inForce   *policy.State // nil: none, or an earlier run's
+	compiled  *compiled     // adopted, for Verdict; nil: not needed yet
 }
 
 var _ datapath.Table[datapath.SetName, *policy.State] = (*Policies)(nil)
@@ -81,6 +85,9 @@ func Adopt(o Options) (*Policies, error) {
 		p.word, err = p.readWord()
 	}
 	if err == nil {
+		err = p.readRecord()
+	}
+	if err == nil {
 		err = p.SetInUse(p.word != 0) // the earlier run may have been killed in between
 	}
 	if err != nil {
@@ -99,6 +106,15 @@ func (p *Policies) readWord() (uint32, error) {
 func (p *Policies) Update(_ context.Context, _ datapath.SetName, s *policy.State) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if found, err := p.findsInForce(s); found || err != nil {
+		p.failed = err != nil
+		return err
+	}
+	return p.update(s)
+}
+
+// update writes a state, and puts it in force.
+func (p *Policies) update(s *policy.State) error {
 	err := p.apply(s)
 	if p.failed = err != nil; p.failed {
 		p.drop()
@@ -116,8 +132,14 @@ func (p *Policies) drop() {
 
 // apply makes a state take effect.
 func (p *Policies) apply(s *policy.State) error {
+	p.current = nil
+	if err := p.writeRecord(0); err != nil {
+		return err
+	}
 	p.rest()
+	var remote []netip.Addr // addresses in force that another run, or a change that failed, may have lost
 	if p.image == nil {
+		remote = p.remoteAddrs()
 		if err := p.begin(); err != nil {
 			return err
 		}
@@ -128,8 +150,26 @@ func (p *Policies) apply(s *policy.State) error {
 	if err := p.commit(change); err != nil {
 		return err
 	}
-	p.inForce = s
+	for _, addr := range remote {
+		if _, has := p.names[addr]; !has {
+			change.Released = append(change.Released, addr)
+		}
+	}
+	if len(change.Released) > 0 {
+		p.Released(change.Released)
+	}
+	p.current, p.adopted, p.inForce, p.compiled = s, nil, s, nil
 	return p.ledger.retire(s, change.Policies)
+}
+
+// remoteAddrs returns the addresses in force that no Endpoint of this node has.
+func (p *Policies) remoteAddrs() (list []netip.Addr) {
+	for addr, v := range p.addrs {
+		if side := p.side(); v.Class[side] != noClass && v.Port[side] == 0 {
+			list = append(list, addr)
+		}
+	}
+	return list
 }
 
 // commit writes a change, and puts it in force.
@@ -157,66 +197,6 @@ func (p *Policies) commit(change *policy.Change) error {
 		return err
 	}
 	return p.raise(change.Concerned)
-}
-
-// Attach reports that an Endpoint has a port, to which no programs are attached yet: its policies are
-// in force when it returns.
-func (p *Policies) Attach(endpoint datapath.EndpointName, port kernel.PolicyPortID) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.portOf[string(endpoint)] == port {
-		return nil
-	}
-	if p.image == nil && (p.word != 0 || p.failed) {
-		return fmt.Errorf("policies exist and are not in force yet; the endpoint is attached once they are")
-	}
-	p.place(endpoint, port)
-	return p.refresh(string(endpoint))
-}
-
-// place records the port of an Endpoint.
-func (p *Policies) place(endpoint datapath.EndpointName, port kernel.PolicyPortID) {
-	p.ledger.move(endpoint, p.portOf[string(endpoint)], port, true)
-	p.portOf[string(endpoint)] = port
-}
-
-// Keep reports the port of an Endpoint that an earlier run has attached.
-func (p *Policies) Keep(endpoint datapath.EndpointName, port kernel.PolicyPortID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.place(endpoint, port)
-}
-
-// Detach reports that an Endpoint has no port any more.
-func (p *Policies) Detach(endpoint datapath.EndpointName) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	port, attached := p.portOf[string(endpoint)]
-	if !attached {
-		return nil
-	}
-	p.ledger.move(endpoint, port, 0, false)
-	delete(p.portOf, string(endpoint))
-	return p.refresh(string(endpoint))
-}
-
-// refresh writes what depends on the port of an Endpoint.
-func (p *Policies) refresh(endpoint string) error {
-	if p.image == nil {
-		return nil // the first change of this run writes all
-	}
-	p.rest()
-	change := &policy.Change{Node: p.node, Addrs: make(map[netip.Addr]policy.Address), Concerned: map[string]bool{endpoint: true}}
-	for addr, of := range p.names {
-		if of == endpoint {
-			change.Addrs[addr] = policy.Address{Class: policy.Class(p.addrs[addr].Class[p.side()]), Endpoint: endpoint}
-		}
-	}
-	err := p.commit(change)
-	if p.failed = err != nil; p.failed {
-		p.drop()
-	}
-	return err
 }
 
 // side returns the side in force.
@@ -315,12 +295,6 @@ func (p *Policies) raise(endpoints map[string]bool) error {
 	if len(ports) == 0 {
 		return nil
 	}
-	if p.HostLink != nil {
-		// Connections that the host translates have the node as client in the switch.
-		if link, found := p.HostLink(); found {
-			ports = append(ports, link)
-		}
-	}
 	return kernel.Step("raise epoch of ports", func() error { return p.Raise(ports) })
 }
 
@@ -329,6 +303,10 @@ func (p *Policies) Delete(context.Context, datapath.SetName) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.drop()
+	p.current, p.adopted = nil, nil
+	if err := p.writeRecord(0); err != nil {
+		return err
+	}
 	if p.word != 0 {
 		if err := p.publish(0); err != nil {
 			return err

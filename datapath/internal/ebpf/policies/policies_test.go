@@ -33,12 +33,13 @@ var (
 
 // looker looks verdicts up in the kernel, many at once.
 type looker struct {
-	t       testing.TB
-	maps    map[string]*ebpf.Map
-	program *ebpf.Program
-	raised  map[kernel.PolicyPortID]bool
-	gone    map[string]bool // Endpoints without a port
-	inUse   bool
+	t        testing.TB
+	maps     map[string]*ebpf.Map
+	program  *ebpf.Program
+	raised   map[kernel.PolicyPortID]bool
+	gone     map[string]bool // Endpoints without a port
+	inUse    bool
+	released []netip.Addr // addresses whose connections are to end
 }
 
 func newLooker(t testing.TB) *looker {
@@ -60,7 +61,7 @@ func newLooker(t testing.TB) *looker {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false}
+	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false, nil}
 }
 
 // adopt returns policies that take over the maps.
@@ -74,6 +75,7 @@ func (l *looker) adopt() *Policies {
 			}
 			return nil
 		},
+		Released: func(addrs []netip.Addr) { l.released = append(l.released, addrs...) },
 		SetInUse: func(inUse bool) error {
 			return kernel.Step("policies in use", func() error {
 				l.inUse = inUse
@@ -96,7 +98,7 @@ func (l *looker) attach(p *Policies, s *policy.State) {
 			continue
 		}
 		port, exists := l.portOf(e.Endpoint)
-		if exists && p.image == nil {
+		if exists && p.image == nil && p.adopted == nil {
 			p.Keep(datapath.EndpointName(e.Endpoint), port)
 		} else if exists {
 			l.ok(p.Attach(datapath.EndpointName(e.Endpoint), port))
@@ -432,5 +434,118 @@ func TestTablesChangedExternally(t *testing.T) {
 	l.ok(tables.PolicyPort.Batches(func(keys []uint32, _ []kernel.PolicyPort) error { left += len(keys); return nil }))
 	if left != 0 {
 		t.Errorf("%d entries are left", left)
+	}
+}
+
+// TestRestartWritesNothing: a restart that finds the desired state in force writes nothing, and names
+// the policies that drop packets; later changes, and changes of ports, take effect. A restart with
+// another state, or whose tables another program has changed, writes them.
+func TestRestartWritesNothing(t *testing.T) {
+	ctx := context.Background()
+	g := testpolicy.New(7)
+	for _, with := range []string{"", "another label", "another port", "a changed table", "no time to record"} {
+		t.Run(with, func(t *testing.T) {
+			l := newLooker(t)
+			s := g.State()
+			for len(policy.NewCompiler().Apply(s).Cells) < 3 {
+				s = g.State()
+			}
+			p := l.adopt()
+			l.attach(p, s)
+			l.ok(p.Update(ctx, datapath.NodeSet, s))
+			l.ok(p.Update(ctx, datapath.NodeSet, s)) // the other side
+			if with != "no time to record" {
+				intact, err := p.Verify(ctx, datapath.NodeSet)
+				if l.ok(err); !intact {
+					t.Fatal("the tables are not intact")
+				}
+			}
+			before := p.word
+			again := *s // equal, and not the same
+			switch with {
+			case "":
+				for name, m := range l.maps {
+					if strings.HasPrefix(name, "ll_policy") || strings.HasPrefix(name, "ll_image") || name == "ll_rules" {
+						l.ok(m.Freeze()) // writes fail
+					}
+				}
+			case "another label":
+				again.Entities = maps.Clone(s.Entities)
+				for name, e := range s.Entities {
+					other := *e
+					other.Labels = map[string]string{"app": "other"}
+					again.Entities[name] = &other
+					break
+				}
+			case "a changed table":
+				l.ok(kernel.TablesOf(l.maps).PolicyAddr.Put(kernel.AddrOf(netip.MustParseAddr("192.0.2.250")), kernel.PolicyAddr{}))
+			}
+			q := l.adopt()
+			for name, port := range p.portOf {
+				if with == "another port" {
+					port++
+				}
+				q.Keep(datapath.EndpointName(name), port)
+			}
+			l.ok(q.Update(ctx, datapath.NodeSet, &again))
+			if adopted := q.image == nil; adopted != (with == "") || adopted != (q.word == before) {
+				t.Fatalf("the tables of the earlier run are adopted: %t, word %#x before and %#x now", adopted, before, q.word)
+			}
+			if with != "" {
+				return
+			}
+			intact, err := q.Verify(ctx, datapath.NodeSet)
+			if l.ok(err); !intact {
+				t.Error("the tables are not intact after the restart")
+			}
+			l.ok(q.Update(ctx, datapath.NodeSet, s))
+			l.compare("after a restart", g, &again, 200)
+			for number, e := range p.ledger.entries {
+				sample := kernel.Sample{}
+				sample.PolicyRule[e.verdict.Direction] = number
+				decided, _ := q.Decisions(&sample)
+				if len(decided) != 1 || decided[0].Verdict != e.verdict {
+					t.Errorf("rule %d: %+v, want %+v", number, decided, e.verdict)
+				}
+			}
+			if len(p.ledger.entries) == 0 {
+				t.Error("no rule is known")
+			}
+		})
+	}
+}
+
+// TestChangesAfterAdoption: after a restart that has written nothing, changes of the state and of ports
+// take effect.
+func TestChangesAfterAdoption(t *testing.T) {
+	ctx := context.Background()
+	l, g := newLooker(t), testpolicy.New(11)
+	s := g.State()
+	for i := range 12 {
+		p := l.adopt()
+		l.attach(p, s)
+		l.ok(p.Update(ctx, datapath.NodeSet, s))
+		_, err := p.Verify(ctx, datapath.NodeSet)
+		l.ok(err)
+		q := l.adopt()
+		for name, port := range p.portOf {
+			q.Keep(datapath.EndpointName(name), port)
+		}
+		same := *s
+		l.ok(q.Update(ctx, datapath.NodeSet, &same))
+		if q.adopted == nil && q.word != 0 {
+			t.Fatalf("round %d: the tables of the earlier run are not adopted", i)
+		}
+		switch i % 3 {
+		case 0:
+			s = g.Next(s)
+			l.attach(q, s)
+			l.ok(q.Update(ctx, datapath.NodeSet, s))
+		case 1: // a port goes, and comes back
+			l.gone = map[string]bool{testpolicy.EndpointIf(true, fmt.Sprint("e", i)): true}
+			l.attach(q, s)
+		}
+		l.compare(fmt.Sprint("round ", i), g, s, 200)
+		l.gone = map[string]bool{}
 	}
 }

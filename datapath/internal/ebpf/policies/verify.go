@@ -42,11 +42,11 @@ func (p *Policies) Verify(context.Context, datapath.SetName) (bool, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	word, err := p.readWord()
-	if err != nil || p.image == nil || word != p.word {
+	if err != nil || p.image == nil && p.adopted == nil || word != p.word {
 		return false, err
 	}
 	var id ebpf.MapID
-	if err := p.Maps[sizes[p.image.number-1].name].Lookup(uint32(p.image.set), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
+	if err := p.Maps[sizes[p.word&policyImage-1].name].Lookup(uint32(p.setInForce()), &id); errors.Is(err, ebpf.ErrKeyNotExist) {
 		return false, nil
 	} else if err != nil {
 		return false, err
@@ -58,6 +58,9 @@ func (p *Policies) Verify(context.Context, datapath.SetName) (bool, error) {
 	if err == nil && !same {
 		p.drop()
 		err = p.readTables()
+	}
+	if err == nil && same {
+		err = p.record()
 	}
 	return same, errors.Join(err, p.SetInUse(true))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 
@@ -91,18 +92,21 @@ func (t *port) guarded() guard.Device { return guard.Device{Netns: t.namespace, 
 
 // prepare sets the guard of a device before programs are attached to it: closed for an endpoint,
 // none for any other port.
-func (p *Table) prepare(t *port, endpoint *datapath.Endpoint) error {
+func (p *Table) prepare(t *port, name datapath.PortName, endpoint *datapath.Endpoint) error {
 	if endpoint == nil {
 		return p.guards.Clear(t.guarded())
 	}
 	// Connections hold only the lower 16 bits of an ifindex.
-	for name, other := range p.byName {
+	for holder, other := range p.byName {
 		if other != t && other.namespace == t.namespace && len(other.hooks) > 0 && other.ifindex&0xffff == t.ifindex&0xffff {
 			return fmt.Errorf("device %q has index %d and the device of %s has index %d, whose lower 16 bits are equal: delete the device and create it again",
-				endpoint.Device, t.ifindex, name, other.ifindex)
+				endpoint.Device, t.ifindex, holder, other.ifindex)
 		}
 	}
-	return p.guards.Close(t.guarded())
+	if err := p.guards.Close(t.guarded()); err != nil {
+		return err
+	}
+	return p.guards.Take(t.guarded(), string(name), append([]netip.Addr{datapath.LinkLocal(endpoint.MAC)}, endpoint.Addresses...))
 }
 
 // noted records that programs are attached to a device; turned: its guard has changed.

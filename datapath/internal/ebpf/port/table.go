@@ -133,7 +133,7 @@ func (p *Table) update(name datapath.PortName, value datapath.Port, endpoint *da
 	t.device, t.address = value.Device, value.Address
 	turned := true
 	if endpoint != nil {
-		if turned, err = p.guards.Open(t.guarded(), endpoint.MAC, endpoint.Addresses); err != nil {
+		if turned, err = p.guards.Open(t.guarded(), string(name), endpoint.MAC, endpoint.Addresses); err != nil {
 			return err
 		}
 	}
@@ -169,7 +169,7 @@ func (p *Table) deviceOf(z *namespace.Namespace, name datapath.PortName, value *
 func (p *Table) attach(z *namespace.Namespace, name datapath.PortName, index int, endpoint *datapath.Endpoint) (t *port, err error) {
 	t = &port{namespace: z.ID, ifindex: index}
 	p.byName[name] = t
-	err = p.prepare(t, endpoint)
+	err = p.prepare(t, name, endpoint)
 	if of, is := name.Endpoint(); is && err == nil {
 		err = p.options.EndpointAt(of, z.ID, index)
 	}
