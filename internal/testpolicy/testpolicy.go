@@ -115,7 +115,11 @@ func (g Generator) policy(name string, tiers []*policy.Tier) *policy.Policy {
 	g.several(1, 2, func(int) { p.AppliedTo = append(p.AppliedTo, g.selector()) })
 	for d := range p.Rules {
 		p.Isolates[d] = g.Chance(50)
-		g.several(0, 3, func(int) { p.Rules[d] = append(p.Rules[d], g.rule()) })
+		g.several(0, 3, func(i int) {
+			r := g.rule()
+			r.ID = fmt.Sprint("rule ", i)
+			p.Rules[d] = append(p.Rules[d], r)
+		})
 	}
 	return p
 }
