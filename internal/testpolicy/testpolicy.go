@@ -4,6 +4,7 @@
 package testpolicy
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -115,8 +116,14 @@ func (g Generator) policy(name string, tiers []*policy.Tier) *policy.Policy {
 	g.several(1, 2, func(int) { p.AppliedTo = append(p.AppliedTo, g.selector()) })
 	for d := range p.Rules {
 		p.Isolates[d] = g.Chance(50)
-		g.several(0, 3, func(int) { p.Rules[d] = append(p.Rules[d], g.rule()) })
+		g.several(0, 3, func(i int) {
+			r := g.rule()
+			text, _ := json.Marshal(r) // strings and numbers only
+			r.ID = fmt.Sprintf("%d %s", i, text)
+			p.Rules[d] = append(p.Rules[d], r)
+		})
 	}
+	p.LogsAllow, p.LogsDeny = g.Chance(30), g.Chance(30)
 	return p
 }
 
