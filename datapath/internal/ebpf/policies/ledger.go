@@ -147,6 +147,15 @@ func (l *ledger) forget(n uint32) error {
 	return nil
 }
 
+// addNames adds the names of all policies whose rules have numbers.
+func (l *ledger) addNames(names map[string]bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for name := range l.byName {
+		names[name] = true
+	}
+}
+
 // retire deletes the counters of rules that policies, which are new, changed or deleted, do not have
 // in s, which is in force.
 func (l *ledger) retire(s *policy.State, names map[string]bool) error {

@@ -117,7 +117,8 @@ func (p *Policies) drop() {
 // apply makes a state take effect.
 func (p *Policies) apply(s *policy.State) error {
 	p.rest()
-	if p.image == nil {
+	isFirst := p.image == nil
+	if isFirst {
 		if err := p.begin(); err != nil {
 			return err
 		}
@@ -129,6 +130,9 @@ func (p *Policies) apply(s *policy.State) error {
 		return err
 	}
 	p.inForce = s
+	if isFirst {
+		p.ledger.addNames(change.Policies)
+	}
 	return p.ledger.retire(s, change.Policies)
 }
 

@@ -243,6 +243,26 @@ func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, o
 	return len(answers), denied
 }
 
+// counted compares the rules that are counted with those of the policies of a state.
+func (l *looker) counted(when string, s *policy.State) {
+	l.t.Helper()
+	for name, numbers := range l.ledger.byName {
+		for _, n := range numbers {
+			if p := s.Policies[name]; p == nil || !has(p, l.ledger.entries[n]) {
+				l.t.Fatalf("%s: a rule of policy %s is counted, which does not have it", when, name)
+			}
+		}
+	}
+	kept := 0
+	l.ok(l.ledger.tables.PolicyRule.Batches(func(numbers []uint32, _ []kernel.PolicyRule) error {
+		kept += len(numbers)
+		return nil
+	}))
+	if known := len(l.ledger.entries); kept != known || len(l.ledger.numbers) != known {
+		l.t.Fatalf("%s: %d rules are in the kernel, %d are known, %d have a number", when, kept, known, len(l.ledger.numbers))
+	}
+}
+
 // TestKernelAgrees changes random states, and compares what programs see with the definition: while a
 // change is written, after it, after a failure anywhere within it, and after a restart.
 func TestKernelAgrees(t *testing.T) {
@@ -291,6 +311,7 @@ func TestKernelAgrees(t *testing.T) {
 				l.ok(p.Update(ctx, datapath.NodeSet, next))
 			}
 			check(fmt.Sprintf("after change %d", i), next)
+			l.counted(fmt.Sprintf("seed %d, after change %d", seed, i), next)
 			if ok, err := p.Verify(ctx, datapath.NodeSet); !ok || err != nil {
 				t.Fatalf("the image that was written is not in force: %v", err)
 			}
