@@ -123,7 +123,12 @@ func (p *Policies) apply(s *policy.State) error {
 			return err
 		}
 	}
-	p.image.numberOf = func(v policy.Verdict) (uint32, error) { return p.ledger.number(s, v) }
+	p.image.numberOf = func(v policy.Verdict, staged bool) (uint32, error) {
+		if of := s.Policies[v.Policy]; staged && (of == nil || !of.Staged) {
+			return 0, nil
+		}
+		return p.ledger.number(s, v)
+	}
 	change := p.compiler.Apply(s)
 	p.unfreed = true
 	if err := p.commit(change); err != nil {

@@ -521,3 +521,29 @@ func TestRulesKeepTheirNumbers(t *testing.T) {
 		}
 	}
 }
+
+// TestStagedRulePasses: a staged policy that passes traffic on to an enforced rule of a later tier has no
+// rule that would decide: the enforced rule is not counted for packets that it does not decide.
+func TestStagedRulePasses(t *testing.T) {
+	l := newLooker(t)
+	e := &policy.Entity{Name: "e1", Set: "pods", Endpoint: testpolicy.EndpointIf(true, "e1")}
+	s := &policy.State{Tiers: []*policy.Tier{{Name: "first"}, {Name: "last"}}, Entities: map[string]*policy.Entity{"e1": e}, Policies: map[string]*policy.Policy{}}
+	for _, p := range []policy.Policy{
+		{Name: "a", Tier: "first", Staged: true, Rules: [2][]policy.Rule{{{ID: "pass", Action: policy.Pass}}}},
+		{Name: "b", Tier: "first", Rules: [2][]policy.Rule{{{ID: "deny", Action: policy.Deny}}}},
+		{Name: "c", Tier: "last", Rules: [2][]policy.Rule{{{ID: "allow", Action: policy.Allow}}}},
+	} {
+		p.AppliedTo = []policy.Selector{{Set: "pods"}}
+		s.Policies[p.Name] = &p
+	}
+	p := l.adopt()
+	l.attach(p, s)
+	l.ok(p.Update(context.Background(), datapath.NodeSet, s))
+	traffic := policy.Traffic{Peer: netip.MustParseAddr("192.0.2.1"), Protocol: policy.TCP, Port: 80}
+	answers, _ := l.ask([]lookerTestQuery{l.query(e, policy.Ingress, traffic)})
+	deny := s.Evaluate(e, policy.Ingress, traffic, false)
+	allow := s.Evaluate(e, policy.Ingress, traffic, true)
+	if got, want := l.numbersOf(&answers[0]), rulesOf(s, deny, allow); got != want || allow.Policy != "c" {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
