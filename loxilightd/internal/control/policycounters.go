@@ -183,8 +183,19 @@ func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
 	return rule
 }
 
-// addPolicies adds what decides about a connection at present.
-func (s *Server) addPolicies(a *api.Connection, c *datapath.Connection) {
+// deciders finds what decides about the connections of one request.
+type deciders struct {
+	*Server
+	local []netip.Addr // of this node
+	rules map[datapath.PolicyDecision]*api.DecidingRule
+}
+
+func (s *Server) newDeciders() *deciders {
+	return &deciders{s, s.Plane.Telemetry().LocalAddrs(), make(map[datapath.PolicyDecision]*api.DecidingRule)}
+}
+
+// add adds what decides about a connection at present.
+func (s *deciders) add(a *api.Connection, c *datapath.Connection) {
 	t := policy.Traffic{Protocol: policy.Protocol(c.Protocol)}
 	if t.Protocol.HasPorts() {
 		t.Port = c.Reply.Source.Port()
@@ -198,11 +209,17 @@ func (s *Server) addPolicies(a *api.Connection, c *datapath.Connection) {
 			continue
 		}
 		t.Peer = end.peer.Unmap()
-		t.Node = slices.Contains(s.Plane.Telemetry().LocalAddrs(), t.Peer)
+		t.Node = slices.Contains(s.local, t.Peer)
 		of := datapath.EndpointName(end.of.Endpoint)
-		if v, found := s.Plane.Telemetry().PolicyVerdict(of, end.d, t); found && v.Policy != "" {
-			a.Policies = append(a.Policies, *s.decidingRule(&datapath.PolicyDecision{Endpoint: of, Verdict: v}))
+		v, found := s.Plane.Telemetry().PolicyVerdict(of, end.d, t)
+		if !found || v.Policy == "" {
+			continue
 		}
+		decision := datapath.PolicyDecision{Endpoint: of, Verdict: v}
+		if s.rules[decision] == nil {
+			s.rules[decision] = s.decidingRule(&decision)
+		}
+		a.Policies = append(a.Policies, *s.rules[decision])
 	}
 }
 
