@@ -98,16 +98,16 @@ type AppliedPolicy struct {
 
 // PoliciesUnusedParams are the parameters of policies.unused.
 type PoliciesUnusedParams struct {
-	Since Duration `json:"since"`           // rules without a decision in this time, at least 0
-	After string   `json:"after,omitempty"` // continues after the Policy with this name
-	Limit int      `json:"limit,omitempty"` // Policies to examine, 1 to 1000; default 1000
+	Since    Duration `json:"since"`              // rules without a decision in this time, at least 0
+	Continue string   `json:"continue,omitempty"` // of the part before
+	Limit    int      `json:"limit,omitempty"`    // Policies to examine, 1 to 1000; default 1000
 }
 
 // PoliciesUnusedResult is the result of policies.unused. Rules with the action pass decide nothing and
 // are omitted.
 type PoliciesUnusedResult struct {
-	Rules []UnusedRule `json:"rules"`           // by Policy, then as written
-	After string       `json:"after,omitempty"` // of the next part; empty: this is the last one
+	Rules    []UnusedRule `json:"rules"`              // by Policy, then as written
+	Continue string       `json:"continue,omitempty"` // for the next part; empty: this is the last one
 }
 
 // UnusedRule is a rule of a Policy without a decision.

@@ -107,6 +107,14 @@ func (p *Policy) Logs(v Verdict) bool {
 	return v.Action == Allow && p.LogsAllow || v.Action != Allow && p.LogsDeny
 }
 
+// RuleID returns the ID of the rule that decided a verdict of the policy; empty: isolation.
+func (p *Policy) RuleID(v Verdict) string {
+	if v.Rule < 0 {
+		return ""
+	}
+	return p.Rules[v.Direction][v.Rule].ID
+}
+
 // Action is what a rule does with matching traffic.
 type Action uint8
 

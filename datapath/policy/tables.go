@@ -116,7 +116,7 @@ func (c *Compiler) row(p *program, info *classInfo) RowID {
 			return Verdicts{rules.decide(info, self, protocol, port, false), rules.decide(info, self, protocol, port, true)}
 		}
 		v := Cell{verdicts(false), verdicts(true)}
-		id, isNew := c.cells.take(fmt.Sprintf("%#v", v), v) // quotes the names
+		id, isNew := c.cells.take(c.cellKey(&v), v)
 		if cells = append(cells, id); isNew {
 			c.change.Cells[CellID(id)] = v
 		}
@@ -143,6 +143,18 @@ func (c *Compiler) row(p *program, info *classInfo) RowID {
 		c.cells.drop(used)
 	}
 	return RowID(id)
+}
+
+// cellKey returns a text that is the same for cells with the same verdicts of the same rules, which are
+// counted and logged likewise. After a change, another rule may have the same place in its policy.
+func (c *Compiler) cellKey(v *Cell) string {
+	key := fmt.Appendf(nil, "%#v", *v) // quotes the names
+	for _, is := range []Verdict{v.Others.Enforced, v.Others.Staged, v.Self.Enforced, v.Self.Staged} {
+		if p := c.state.Policies[is.Policy]; p != nil {
+			key = fmt.Appendf(key, " %q %t %t", p.RuleID(is), p.Staged, p.Logs(is))
+		}
+	}
+	return string(key)
 }
 
 func (c *Compiler) dropRow(id RowID) {

@@ -4,6 +4,7 @@
 package testpolicy
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -117,10 +118,12 @@ func (g Generator) policy(name string, tiers []*policy.Tier) *policy.Policy {
 		p.Isolates[d] = g.Chance(50)
 		g.several(0, 3, func(i int) {
 			r := g.rule()
-			r.ID = fmt.Sprint("rule ", i)
+			text, _ := json.Marshal(r) // strings and numbers only
+			r.ID = fmt.Sprintf("%d %s", i, text)
 			p.Rules[d] = append(p.Rules[d], r)
 		})
 	}
+	p.LogsAllow, p.LogsDeny = g.Chance(30), g.Chance(30)
 	return p
 }
 

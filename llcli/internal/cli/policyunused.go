@@ -70,7 +70,7 @@ func unusedRules(ctx context.Context, d command.Daemon, since api.Duration) ([]a
 			return nil, err
 		}
 		rules = append(rules, part.Rules...)
-		if params.After = part.After; params.After == "" {
+		if params.Continue = part.Continue; params.Continue == "" {
 			return rules, nil
 		}
 	}

@@ -37,8 +37,10 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 	}
 	result := &connectionsResult{Items: []json.RawMessage{}, Continue: p.Continue}
 	room, longest := maxPage, longestConnection
+	var policies *deciders
 	if p.Policies {
 		longest += 2 * longestDecision
+		policies = s.newDeciders()
 	}
 	for {
 		// A batch cannot be read again, so read no more than is certain to fit.
@@ -55,8 +57,8 @@ func (s *Server) connectionsList(ctx context.Context, _ Caller, p *api.Connectio
 		}
 		for i := range batch {
 			item := s.nameConnection(connectionOf(&batch[i]), &batch[i])
-			if p.Policies {
-				s.addPolicies(item, &batch[i])
+			if policies != nil {
+				policies.add(item, &batch[i])
 			}
 			text, err := json.Marshal(item)
 			if err != nil {

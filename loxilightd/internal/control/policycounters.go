@@ -6,14 +6,17 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/policyreply"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -65,27 +68,66 @@ func (s *Server) policiesUnused(ctx context.Context, _ Caller, p *api.PoliciesUn
 	if p.Limit < 0 || p.Limit > policiesUnusedMost {
 		return nil, invalid("limit", "%d is not from 1 to %d", p.Limit, policiesUnusedMost)
 	}
-	limit, from := cmp.Or(p.Limit, policiesUnusedMost), time.Now().Add(-time.Duration(p.Since))
+	done, name, err := unusedStart(p.Continue)
+	if err != nil {
+		return nil, err
+	}
+	limit, from := cmp.Or(p.Limit, policiesUnusedMost), time.Now().Add(-time.Duration(p.Since)).Truncate(time.Second)
 	result := &api.PoliciesUnusedResult{Rules: []api.UnusedRule{}}
-	examined, last := 0, ""
-	for o := range s.Store.Snapshot().After(state.KindPolicy, p.After) {
-		if examined == limit {
-			result.After = last
-			break
-		}
-		examined, last = examined+1, o.Name
+	snapshot, size := s.Store.Snapshot(), 512
+	// add adds the unused rules of a Policy after the first done ones, and reports whether more may follow.
+	add := func(o *state.Object, done int) (bool, error) {
 		rules, err := s.ruleCounters(ctx, o)
 		if err != nil {
-			return nil, planeError(err)
+			return false, err
 		}
-		for i := range rules {
+		for i := done; i < len(rules); i++ {
 			at, err := time.Parse(time.RFC3339, rules[i].Last)
-			if used := err == nil && !at.Before(from.Truncate(time.Second)); !used && rules[i].Action != policy.Pass.String() {
-				result.Rules = append(result.Rules, api.UnusedRule{Policy: o.Name, PolicyRuleCounters: rules[i]})
+			if used := err == nil && !at.Before(from); used || rules[i].Action == policy.Pass.String() {
+				continue
 			}
+			rule := api.UnusedRule{Policy: o.Name, PolicyRuleCounters: rules[i]}
+			if size += sizeOfJSON(rule); size > maxPage {
+				result.Continue = fmt.Sprintf("%d %s", i, o.Name)
+				return false, nil
+			}
+			result.Rules = append(result.Rules, rule)
 		}
+		if done == 0 {
+			limit--
+		}
+		if limit == 0 {
+			result.Continue = fmt.Sprintf("%d %s", max(1, len(rules)), o.Name)
+		}
+		return limit > 0, ctx.Err()
+	}
+	more, derr := true, error(nil)
+	if o, found := snapshot.Get(state.Key{Kind: state.KindPolicy, Name: name}); found {
+		more, derr = add(o, done)
+	}
+	for o := range snapshot.After(state.KindPolicy, name) {
+		if !more || derr != nil {
+			break
+		}
+		more, derr = add(o, 0)
+	}
+	if derr != nil {
+		return nil, planeError(derr)
 	}
 	return result, nil
+}
+
+// unusedStart parses a continue value of policies.unused: how many rules of which Policy are done.
+func unusedStart(text string) (done int, name string, err *api.Error) {
+	if text == "" {
+		return 0, "", nil
+	}
+	number, name, ok := strings.Cut(text, " ")
+	n, nerr := strconv.ParseUint(number, 10, 31)
+	if !ok || nerr != nil {
+		return 0, "", invalid("continue", "%q is not a continue value of this request", decode.Shorten(text))
+	}
+	return int(n), name, nil
 }
 
 // decidingRule describes what decided about a packet; nil: it is unknown.
@@ -112,8 +154,19 @@ func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
 	return rule
 }
 
-// addPolicies adds what decides about a connection at present.
-func (s *Server) addPolicies(a *api.Connection, c *datapath.Connection) {
+// deciders finds what decides about the connections of one request.
+type deciders struct {
+	*Server
+	local []netip.Addr // of this node
+	rules map[datapath.PolicyDecision]*api.DecidingRule
+}
+
+func (s *Server) newDeciders() *deciders {
+	return &deciders{s, s.Plane.Telemetry().LocalAddrs(), make(map[datapath.PolicyDecision]*api.DecidingRule)}
+}
+
+// add adds what decides about a connection at present.
+func (s *deciders) add(a *api.Connection, c *datapath.Connection) {
 	t := policy.Traffic{Protocol: policy.Protocol(c.Protocol)}
 	if t.Protocol.HasPorts() {
 		t.Port = c.Reply.Source.Port()
@@ -127,11 +180,17 @@ func (s *Server) addPolicies(a *api.Connection, c *datapath.Connection) {
 			continue
 		}
 		t.Peer = end.peer.Unmap()
-		t.Node = slices.Contains(s.Plane.Telemetry().LocalAddrs(), t.Peer)
+		t.Node = slices.Contains(s.local, t.Peer)
 		of := datapath.EndpointName(end.of.Endpoint)
-		if v, found := s.Plane.Telemetry().PolicyVerdict(of, end.d, t); found && v.Policy != "" {
-			a.Policies = append(a.Policies, *s.decidingRule(&datapath.PolicyDecision{Endpoint: of, Verdict: v}))
+		v, found := s.Plane.Telemetry().PolicyVerdict(of, end.d, t)
+		if !found || v.Policy == "" {
+			continue
 		}
+		decision := datapath.PolicyDecision{Endpoint: of, Verdict: v}
+		if s.rules[decision] == nil {
+			s.rules[decision] = s.decidingRule(&decision)
+		}
+		a.Policies = append(a.Policies, *s.rules[decision])
 	}
 }
 

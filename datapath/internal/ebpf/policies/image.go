@@ -27,8 +27,9 @@ type image struct {
 	tables map[policy.TableID]*tableBlock
 	tries  [2][2]block // of prefixes, by side and family; size 0: a leaf
 	old    []block     // free after settle
-	// numberOf returns the number of the rule of a verdict, for its counters.
-	numberOf func(policy.Verdict) (uint32, error)
+	// numberOf returns the number of the rule of a verdict, for its counters. staged: the verdict is as if
+	// staged policies were in force; 0 if the rule is not one of theirs.
+	numberOf func(v policy.Verdict, staged bool) (uint32, error)
 }
 
 func newImage(m *memory) *image {
@@ -46,11 +47,9 @@ func (m *image) write(c *policy.Change) error {
 		}
 		m.cells[id] = at
 		for i, v := range []policy.Verdict{cell.Others.Enforced, cell.Self.Enforced, cell.Others.Staged, cell.Self.Staged} {
-			number := uint32(0)
-			if i < 2 || v != [2]policy.Verdict{cell.Others.Enforced, cell.Self.Enforced}[i-2] {
-				if number, err = m.numberOf(v); err != nil {
-					return err
-				}
+			number, err := m.numberOf(v, i >= 2)
+			if err != nil {
+				return err
 			}
 			m.b[at+i] = actionOf(v)
 			m.put32(at+cellRules+4*i, number)

@@ -74,14 +74,6 @@ func idOf(p *policy.Policy, v policy.Verdict, rule string) ruleID {
 	return ruleID(sum[:16])
 }
 
-// ruleOf returns the identity in its list of the rule that decided.
-func ruleOf(p *policy.Policy, v policy.Verdict) string {
-	if v.Rule < 0 {
-		return ""
-	}
-	return p.Rules[v.Direction][v.Rule].ID
-}
-
 // number returns the number of the rule that decides a verdict of a state; 0: nothing decided, or
 // there is no room to count it.
 func (l *ledger) number(s *policy.State, v policy.Verdict) (uint32, error) {
@@ -89,7 +81,7 @@ func (l *ledger) number(s *policy.State, v policy.Verdict) (uint32, error) {
 		return 0, nil
 	}
 	p := s.Policies[v.Policy]
-	rule := ruleOf(p, v)
+	rule := p.RuleID(v)
 	id := idOf(p, v, rule)
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -153,6 +145,15 @@ func (l *ledger) forget(n uint32) error {
 		return fmt.Errorf("counters of rule %d of policies: %w", n, err)
 	}
 	return nil
+}
+
+// addNames adds the names of all policies whose rules have numbers.
+func (l *ledger) addNames(names map[string]bool) {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	for name := range l.byName {
+		names[name] = true
+	}
 }
 
 // retire deletes the counters of rules that policies, which are new, changed or deleted, do not have
@@ -224,7 +225,7 @@ func (l *ledger) settleAdopted(s *policy.State) error {
 				if i >= 0 {
 					v.Action = p.Rules[d][i].Action
 				}
-				rule := ruleOf(p, v)
+				rule := p.RuleID(v)
 				id := idOf(p, v, rule)
 				n, found := l.adopted[id]
 				if !found {

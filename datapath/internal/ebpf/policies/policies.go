@@ -138,13 +138,19 @@ func (p *Policies) apply(s *policy.State) error {
 	}
 	p.rest()
 	var remote []netip.Addr // addresses in force that another run, or a change that failed, may have lost
-	if p.image == nil {
+	isFirst := p.image == nil
+	if isFirst {
 		remote = p.remoteAddrs()
 		if err := p.begin(); err != nil {
 			return err
 		}
 	}
-	p.image.numberOf = func(v policy.Verdict) (uint32, error) { return p.ledger.number(s, v) }
+	p.image.numberOf = func(v policy.Verdict, staged bool) (uint32, error) {
+		if of := s.Policies[v.Policy]; staged && (of == nil || !of.Staged) {
+			return 0, nil
+		}
+		return p.ledger.number(s, v)
+	}
 	change := p.compiler.Apply(s)
 	p.unfreed = true
 	if err := p.commit(change); err != nil {
@@ -159,6 +165,9 @@ func (p *Policies) apply(s *policy.State) error {
 		p.Released(change.Released)
 	}
 	p.current, p.adopted, p.inForce, p.compiled = s, nil, s, nil
+	if isFirst {
+		p.ledger.addNames(change.Policies)
+	}
 	return p.ledger.retire(s, change.Policies)
 }
 

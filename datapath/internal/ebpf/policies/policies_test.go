@@ -39,6 +39,7 @@ type looker struct {
 	raised   map[kernel.PolicyPortID]bool
 	gone     map[string]bool // Endpoints without a port
 	inUse    bool
+	ledger   *ledger
 	released []netip.Addr // addresses whose connections are to end
 }
 
@@ -61,7 +62,7 @@ func newLooker(t testing.TB) *looker {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false, nil}
+	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false, nil, nil}
 }
 
 // adopt returns policies that take over the maps.
@@ -84,6 +85,7 @@ func (l *looker) adopt() *Policies {
 		},
 	})
 	l.ok(err)
+	l.ledger = p.ledger
 	if l.inUse != (p.word != 0) {
 		l.t.Errorf("policies are in use: %t; the word is %#x", l.inUse, p.word)
 	}
@@ -173,13 +175,42 @@ func actions(a *lookerTestQuery) (enforced, staged policy.Action) {
 	return policy.Action(a.Query.Cell.Action[a.Query.Self&1]), policy.Action(a.Query.Cell.Staged[a.Query.Self&1])
 }
 
+// numbersOf returns what the numbers in an answer stand for: the rule that decides, and the rule of a
+// staged policy that would decide.
+func (l *looker) numbersOf(a *lookerTestQuery) string {
+	if a.Result == 0 {
+		return "[none none]"
+	}
+	var texts [2]string
+	for i, n := range []uint32{a.Query.Cell.Rule[a.Query.Self&1], a.Query.Cell.StagedRule[a.Query.Self&1]} {
+		texts[i] = "none"
+		if e := l.ledger.entries[n&^ruleLogged]; n != 0 && e != nil {
+			texts[i] = fmt.Sprintf("%x, logged: %t", e.id, n&ruleLogged != 0)
+		} else if n != 0 {
+			texts[i] = fmt.Sprint("unknown number ", n)
+		}
+	}
+	return fmt.Sprint(texts)
+}
+
+// rulesOf returns what numbersOf returns for these verdicts of a state.
+func rulesOf(s *policy.State, enforced, staged policy.Verdict) string {
+	texts := [2]string{"none", "none"}
+	for i, v := range []policy.Verdict{enforced, staged} {
+		if p := s.Policies[v.Policy]; p != nil && (i == 0 || p.Staged) {
+			texts[i] = fmt.Sprintf("%x, logged: %t", idOf(p, v, p.RuleID(v)), p.Logs(v))
+		}
+	}
+	return fmt.Sprint(texts)
+}
+
 // compare asks about random traffic of the local Entities of a state, and compares the answers with
 // the definition.
 func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, of int) (compared, denied int) {
 	l.t.Helper()
 	var queries []lookerTestQuery
 	var wants [][2]policy.Action
-	var texts []string
+	var texts, rules []string
 	for range of {
 		t := g.Traffic()
 		for _, e := range s.Entities {
@@ -188,7 +219,9 @@ func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, o
 			}
 			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
 				queries = append(queries, l.query(e, d, t))
-				wants = append(wants, [2]policy.Action{s.Evaluate(e, d, t, false).Action, s.Evaluate(e, d, t, true).Action})
+				is, would := s.Evaluate(e, d, t, false), s.Evaluate(e, d, t, true)
+				wants = append(wants, [2]policy.Action{is.Action, would.Action})
+				rules = append(rules, rulesOf(s, is, would))
 				texts = append(texts, fmt.Sprintf("%s of %+v, %+v", d, e, t))
 			}
 		}
@@ -202,11 +235,34 @@ func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, o
 		if answers[i].Result < 0 || [2]policy.Action{enforced, staged} != wants[i] {
 			l.t.Fatalf("%s: %s: %s, staged %s (result %d, %+v), want %s", when, texts[i], enforced, staged, answers[i].Result, answers[i].Query, wants[i])
 		}
+		if got := l.numbersOf(&answers[i]); got != rules[i] {
+			l.t.Fatalf("%s: %s: decided by %s, want %s", when, texts[i], got, rules[i])
+		}
 		if enforced != policy.Allow {
 			denied++
 		}
 	}
 	return len(answers), denied
+}
+
+// counted compares the rules that are counted with those of the policies of a state.
+func (l *looker) counted(when string, s *policy.State) {
+	l.t.Helper()
+	for name, numbers := range l.ledger.byName {
+		for _, n := range numbers {
+			if p := s.Policies[name]; p == nil || !has(p, l.ledger.entries[n]) {
+				l.t.Fatalf("%s: a rule of policy %s is counted, which does not have it", when, name)
+			}
+		}
+	}
+	kept := 0
+	l.ok(l.ledger.tables.PolicyRule.Batches(func(numbers []uint32, _ []kernel.PolicyRule) error {
+		kept += len(numbers)
+		return nil
+	}))
+	if known := len(l.ledger.entries); kept != known || len(l.ledger.numbers) != known {
+		l.t.Fatalf("%s: %d rules are in the kernel, %d are known, %d have a number", when, kept, known, len(l.ledger.numbers))
+	}
 }
 
 // TestKernelAgrees changes random states, and compares what programs see with the definition: while a
@@ -257,6 +313,7 @@ func TestKernelAgrees(t *testing.T) {
 				l.ok(p.Update(ctx, datapath.NodeSet, next))
 			}
 			check(fmt.Sprintf("after change %d", i), next)
+			l.counted(fmt.Sprintf("seed %d, after change %d", seed, i), next)
 			if ok, err := p.Verify(ctx, datapath.NodeSet); !ok || err != nil {
 				t.Fatalf("the image that was written is not in force: %v", err)
 			}
@@ -547,5 +604,61 @@ func TestChangesAfterAdoption(t *testing.T) {
 		}
 		l.compare(fmt.Sprint("round ", i), g, s, 200)
 		l.gone = map[string]bool{}
+	}
+}
+
+// TestRulesKeepTheirNumbers: after a change of a policy, a cell has the number of the rule that now
+// decides, although another rule decided likewise at the same place before; and the policy logs as it
+// says now.
+func TestRulesKeepTheirNumbers(t *testing.T) {
+	l, ctx := newLooker(t), context.Background()
+	rule := func(port uint16) policy.Rule {
+		return policy.Rule{ID: fmt.Sprint(port), Action: policy.Allow, Ports: []policy.Port{{Protocol: policy.TCP, First: port, Last: port}}}
+	}
+	e := &policy.Entity{Name: "e1", Set: "pods", Endpoint: testpolicy.EndpointIf(true, "e1")}
+	state := func(logs bool, rules ...policy.Rule) *policy.State {
+		return &policy.State{
+			Tiers: []*policy.Tier{{Name: "main"}}, Entities: map[string]*policy.Entity{"e1": e},
+			Policies: map[string]*policy.Policy{"p": {Name: "p", Tier: "main", AppliedTo: []policy.Selector{{Set: "pods"}}, LogsAllow: logs, Rules: [2][]policy.Rule{policy.Ingress: rules}}},
+		}
+	}
+	p := l.adopt()
+	for i, s := range []*policy.State{state(false, rule(80)), state(false, rule(81), rule(80)), state(true, rule(81), rule(80)), state(false, rule(80), rule(81))} {
+		l.attach(p, s)
+		l.ok(p.Update(ctx, datapath.NodeSet, s))
+		for _, port := range []uint16{80, 81, 82} {
+			traffic := policy.Traffic{Peer: netip.MustParseAddr("192.0.2.1"), Protocol: policy.TCP, Port: port}
+			answers, _ := l.ask([]lookerTestQuery{l.query(e, policy.Ingress, traffic)})
+			is := s.Evaluate(e, policy.Ingress, traffic, false)
+			if got, want := l.numbersOf(&answers[0]), rulesOf(s, is, is); got != want {
+				t.Errorf("change %d, port %d: %s, want %s", i, port, got, want)
+			}
+		}
+	}
+}
+
+// TestStagedRulePasses: a staged policy that passes traffic on to an enforced rule of a later tier has no
+// rule that would decide: the enforced rule is not counted for packets that it does not decide.
+func TestStagedRulePasses(t *testing.T) {
+	l := newLooker(t)
+	e := &policy.Entity{Name: "e1", Set: "pods", Endpoint: testpolicy.EndpointIf(true, "e1")}
+	s := &policy.State{Tiers: []*policy.Tier{{Name: "first"}, {Name: "last"}}, Entities: map[string]*policy.Entity{"e1": e}, Policies: map[string]*policy.Policy{}}
+	for _, p := range []policy.Policy{
+		{Name: "a", Tier: "first", Staged: true, Rules: [2][]policy.Rule{{{ID: "pass", Action: policy.Pass}}}},
+		{Name: "b", Tier: "first", Rules: [2][]policy.Rule{{{ID: "deny", Action: policy.Deny}}}},
+		{Name: "c", Tier: "last", Rules: [2][]policy.Rule{{{ID: "allow", Action: policy.Allow}}}},
+	} {
+		p.AppliedTo = []policy.Selector{{Set: "pods"}}
+		s.Policies[p.Name] = &p
+	}
+	p := l.adopt()
+	l.attach(p, s)
+	l.ok(p.Update(context.Background(), datapath.NodeSet, s))
+	traffic := policy.Traffic{Peer: netip.MustParseAddr("192.0.2.1"), Protocol: policy.TCP, Port: 80}
+	answers, _ := l.ask([]lookerTestQuery{l.query(e, policy.Ingress, traffic)})
+	deny := s.Evaluate(e, policy.Ingress, traffic, false)
+	allow := s.Evaluate(e, policy.Ingress, traffic, true)
+	if got, want := l.numbersOf(&answers[0]), rulesOf(s, deny, allow); got != want || allow.Policy != "c" {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
