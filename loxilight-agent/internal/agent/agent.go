@@ -57,6 +57,8 @@ type Agent struct {
 	policies   *kube.Store[packedPolicy]
 	newPods    *newPods
 
+	clusterPolicies *kube.Store[kube.ClusterNetworkPolicy]
+
 	departed *departed
 	queue    *queue
 	state    *state
@@ -116,6 +118,7 @@ func (a *Agent) newPolicyStores() {
 	a.policies = kube.NewStore(kube.StoreOptions[packedPolicy]{
 		Convert: packPolicy, Confirm: true, Changed: a.policyChanged, Index: func(p *packedPolicy) string { return p.Namespace },
 	})
+	a.clusterPolicies = kube.NewStore(kube.StoreOptions[kube.ClusterNetworkPolicy]{Trim: trimClusterPolicy, Confirm: true, Changed: a.clusterPolicyChanged})
 }
 
 // Run works until ctx is done. The daemon's state then stays in force.
@@ -135,6 +138,7 @@ func (a *Agent) Run(ctx context.Context) {
 	all.Go(func() { kube.Pods(ctx, watcher, a.o.Kube, a.pods) })
 	all.Go(func() { watcher.Namespaces(ctx, a.o.Kube, a.namespaces) })
 	all.Go(func() { kube.NetworkPolicies(ctx, watcher, a.o.Kube, a.policies) })
+	all.Go(func() { kube.ClusterPolicies(ctx, watcher, a.o.Kube, a.clusterPolicies) })
 	a.newPods.ctx, a.newPods.tasks = ctx, &all
 	all.Go(func() { a.events.Run(ctx) })
 	all.Go(func() { a.tellCondition(ctx) })
@@ -169,6 +173,7 @@ func (a *Agent) lists() []list {
 	return []list{
 		{"nodes", a.nodes.Synced()}, {"services", a.services.Synced()}, {"endpointslices", a.slices.Synced()},
 		{"pods", a.pods.Synced()}, {"namespaces", a.namespaces.Synced()}, {"networkpolicies", a.policies.Synced()},
+		{"clusternetworkpolicies", a.clusterPolicies.Synced()},
 	}
 }
 

@@ -236,10 +236,14 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestTier: NetworkPolicies never isolate a pod from itself or from its node.
-func TestTier(t *testing.T) {
-	o := Tier()
-	if o.Kind != api.KindTier || o.Name != "namespaces" || string(o.Spec) != `{"order":200,"always":["self","node"]}` {
-		t.Errorf("%+v: %s", o, o.Spec)
+// TestTiers: NetworkPolicies never isolate a pod from itself or from its node, and ClusterNetworkPolicies
+// are evaluated before or after them.
+func TestTiers(t *testing.T) {
+	var got []string
+	for _, o := range Tiers() {
+		got = append(got, o.Kind+"/"+o.Name+string(o.Spec))
+	}
+	if want := []string{`Tier/admin{"order":100}`, `Tier/namespaces{"order":200,"always":["self","node"]}`, `Tier/baseline{"order":300}`}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
