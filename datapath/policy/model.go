@@ -97,6 +97,7 @@ type Policy struct {
 	Staged    bool // evaluated, but not in force
 	AppliedTo []Selector
 	Isolates  [2]bool   // by Direction
+	Rejects   bool      // isolation notifies the sender
 	Rules     [2][]Rule // by Direction
 }
 
@@ -152,6 +153,16 @@ type Verdict struct {
 }
 
 var allowed = Verdict{Action: Allow, Rule: -1}
+
+// isolation returns the verdict on traffic that no rule of the tier decides, of the first policy that
+// isolates the subject.
+func (p *Policy) isolation() Verdict {
+	v := Verdict{Deny, p.Tier, p.Name, -1}
+	if p.Rejects {
+		v.Action = Reject
+	}
+	return v
+}
 
 // HasPorts reports whether the packets of a protocol have ports.
 func (p Protocol) HasPorts() bool { return p == TCP || p == UDP || p == SCTP }

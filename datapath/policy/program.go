@@ -282,7 +282,7 @@ func (t *tierRules) decide(protocol Protocol, port uint16, staged bool) (v Verdi
 			}
 		}
 		if p.isolates && !decided {
-			v, decided = Verdict{Deny, t.tier.Name, p.policy.Name, -1}, true
+			v, decided = p.policy.isolation(), true
 		}
 	}
 	return v, decided

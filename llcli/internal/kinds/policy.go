@@ -158,6 +158,7 @@ var policyFields = []specField{
 	{flag: "priority", path: "priority", form: formNumber, usage: "Policies of a tier are evaluated in the order of this `NUMBER`, lowest first (default: 1000)"},
 	{flag: "stage", path: "stage", values: api.PolicyStages, usage: "`STAGE`: enforced (default) or staged, so that no packet obeys it"},
 	{flag: "isolate", path: "isolate", form: formWords, values: api.PolicyDirections, usage: "deny what no rule of the tier decides, in this `DIRECTION`: ingress, egress; may be repeated"},
+	{flag: "isolate-action", path: "isolateAction", values: api.IsolateActions, usage: "`ACTION` of isolation: deny (default: drop silently) or reject (drop and notify)"},
 	{flag: "applied-to", path: "appliedTo", form: formItems, item: selectorItem, usage: "`SELECTOR` of its subjects: all, or a list of set:NAME, namespace:NAME and KEY=VALUE; may be repeated"},
 	{flag: "ingress", path: "ingress", form: formItems, item: ruleItem("from"), key: ruleKey, usage: "`RULE` for what subjects receive: ACTION [name NAME] [from PEER]… [port PORT]…; may be repeated"},
 	{flag: "egress", path: "egress", form: formItems, item: ruleItem("to"), key: ruleKey, usage: "`RULE` for what subjects send: ACTION [name NAME] [to PEER]… [port PORT]…; may be repeated"},
@@ -304,6 +305,7 @@ spec:
   priority: 100               # in the tier: lower first, then by name; default: 1000
   stage: enforced             # default; staged: no packet obeys it
   isolate: [ingress]          # deny what no rule of the tier decides; also egress
+  isolateAction: deny         # default; reject: notify the sender
   appliedTo:                  # the subjects: Entities that are Endpoints of this node
     - set: pods               # default
       namespaces:             # absent: all, and Entities without a namespace

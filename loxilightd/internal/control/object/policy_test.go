@@ -90,6 +90,8 @@ func TestPoliciesRefused(t *testing.T) {
 		{`{"tier":"main","appliedTo":[{}],"stage":"off"}`, "spec.stage", "not one of enforced, staged"},
 		{`{"tier":"main","appliedTo":[{}],"isolate":["in"]}`, "spec.isolate[0]", "not one of ingress, egress"},
 		{`{"tier":"main","appliedTo":[{}],"isolate":["egress","egress"]}`, "spec.isolate[1]", "occurs twice"},
+		{`{"tier":"main","appliedTo":[{}],"isolateAction":"reject"}`, "spec.isolateAction", "needs spec.isolate"},
+		{`{"tier":"main","appliedTo":[{}],"isolate":["ingress"],"isolateAction":"drop"}`, "spec.isolateAction", "not one of deny, reject"},
 		{`{"tier":"main","appliedTo":[{}],"log":["deny"]}`, "spec.log", "unknown field"},
 		{selector(`{"set":"a b"}`), "spec.appliedTo[0].set", "is not the name of a set"},
 		{selector(`{"pods":{}}`), "spec.appliedTo[0].pods", "unknown field"},
@@ -140,7 +142,7 @@ func TestPolicyBudget(t *testing.T) {
 
 // TestPolicyParsed compares every field with its value.
 func TestPolicyParsed(t *testing.T) {
-	spec := `{"tier":"main","priority":-7,"stage":"staged","isolate":["egress"],
+	spec := `{"tier":"main","priority":-7,"stage":"staged","isolate":["egress"],"isolateAction":"reject",
 		"appliedTo":[{"set":"vms","namespaces":{"names":["shop"],"matchLabels":{"b":"2","a":"1"}},
 			"entities":{"matchExpressions":[{"key":"app","operator":"NotIn","values":["db"]},{"key":"old","operator":"DoesNotExist"}]}}],
 		"ingress":[{"name":"web","action":"allow","from":[{"entities":{}},{"prefixes":["group:far","10.0.0.0/8","192.0.2.7"],"except":"10.1.0.0/16"}],
@@ -153,7 +155,7 @@ func TestPolicyParsed(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	want := &state.Policy{
 		Policy: policy.Policy{
-			Tier: "main", Priority: -7, Staged: true, Isolates: [2]bool{policy.Egress: true},
+			Tier: "main", Priority: -7, Staged: true, Isolates: [2]bool{policy.Egress: true}, Rejects: true,
 			AppliedTo: []policy.Selector{{
 				Set: "vms",
 				Namespaces: &policy.NamespaceSelector{Names: []string{"shop"}, Labels: policy.Requirements{
