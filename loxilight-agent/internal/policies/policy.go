@@ -49,6 +49,9 @@ type Translation struct {
 func Translate(p *networkingv1.NetworkPolicy, annotations map[string]string) Translation {
 	t := translation{namespace: p.Namespace}
 	spec := api.PolicySpec{Tier: TierName, Stage: t.problems.stage(p.Annotations, annotations), Isolate: t.directions(&p.Spec)}
+	if t.problems.rejects(p.Annotations, annotations) {
+		spec.IsolateAction = reject
+	}
 	selector, ok := t.problems.selector("spec.podSelector", &p.Spec.PodSelector)
 	spec.AppliedTo = []api.EntitySelector{{Namespaces: t.here(), Entities: selector}}
 	if !ok {
