@@ -115,8 +115,8 @@ var mayImport = map[string][]string{
 		"loxilight-agent/internal/kube",
 	},
 	"loxilight-agent/internal/controller": {
-		"loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/kube", "loxilight-agent/internal/pools",
-		"loxilight-agent/internal/services",
+		"loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/kube", "loxilight-agent/internal/policies",
+		"loxilight-agent/internal/pools", "loxilight-agent/internal/services",
 	},
 	"loxilight-agent/internal/agent": {
 		"api", "api/client", "loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/syncer", "loxilight-agent/internal/kube",
