@@ -161,6 +161,7 @@ var mayImport = map[string][]string{
 	"internal/testtraffic": {"internal/testnet"},
 	"tests/demo":           {"api", "internal/testdaemon", "internal/testnet"},
 	"tests/k8s/scale":      {},
+	"tests/k8s/agnhost":    {},
 	"tests/million":        {},
 	"tests/endure":         {},
 	"tests/k8s":            {},

@@ -44,7 +44,7 @@ func (w *world) condition(name string, status metav1.ConditionStatus, reason, me
 }
 
 // TestConditions: one of two controllers writes the conditions of ClusterNetworkPolicies, only when
-// they change, and keeps those of other writers. Agents write none.
+// they change, and keeps the conditions of other writers. Agents write none.
 func TestConditions(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

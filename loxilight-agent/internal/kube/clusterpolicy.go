@@ -126,7 +126,7 @@ func isServed(ctx context.Context, c *rest.RESTClient, name string) (bool, error
 	return false, nil
 }
 
-// discover reads a document of an API server; found is false if there is none.
+// discover reads a document of an API server; found is false if it does not exist.
 func discover(ctx context.Context, c *rest.RESTClient, path string, into any) (found bool, err error) {
 	raw, err := c.Get().AbsPath(path).SetHeader("Accept", "application/json").Do(ctx).Raw()
 	switch {

@@ -109,7 +109,7 @@ func run[T any](ctx context.Context, w *Watcher, r resource, s *Store[T]) {
 	}
 }
 
-// versions lists the versions of all objects. There are none if the cluster lacks the resource.
+// versions lists the versions of all objects. The list is empty if the cluster lacks the resource.
 func (r *resource) versions(ctx context.Context, c *rest.RESTClient) (map[string]string, error) {
 	all, err := versions(ctx, c, r.name, "", metav1.ListOptions{})
 	if r.optional && apierrors.IsNotFound(err) {

@@ -53,7 +53,7 @@ type Place struct {
 //
 // What this version does not understand fails closed: an Accept rule matches nothing, a Deny or Pass
 // rule denies everything. If that is so of the tier or the subject, the Policy is evaluated first, or
-// has more subjects: its Accept rules match nothing, and its Pass rules deny what they match.
+// has more subjects: its Accept rules match nothing, and its Pass rules deny.
 type clusterTranslation struct {
 	problems   problems
 	spec       api.PolicySpec
@@ -104,7 +104,7 @@ func TranslateCluster(p *ClusterPolicy) ClusterTranslation {
 
 // close reports a part without which the rules cannot be trusted.
 func (t *clusterTranslation) close(field, format string, args ...any) {
-	t.problems.add(field, format+": Accept rules match nothing, and Pass rules deny what they match", args...)
+	t.problems.add(field, format+": Accept rules match nothing, and Pass rules deny", args...)
 	t.isClosed = true
 }
 

@@ -113,7 +113,7 @@ func parse(p []byte) (v parsed, ok bool) {
 	}, true
 }
 
-// connect opens an association. Its errors are those of the command connect.
+// connect opens an association. Its errors are the errors of the command connect.
 func connect(server string, timeout time.Duration) error {
 	to, err := netip.ParseAddrPort(server)
 	if err != nil {
