@@ -86,7 +86,7 @@ func New(o Options) *Agent {
 			panic(err) // the configuration was checked
 		}
 	}
-	a.nodes = kube.NewStore(kube.StoreOptions[corev1.Node]{Trim: trimNode, Check: a.checkNodes, Changed: a.nodeChanged})
+	a.nodes = kube.NewStore(kube.StoreOptions[corev1.Node]{Trim: trimNode, Check: a.checkNodes, Confirm: true, Changed: a.nodeChanged})
 	all := kube.StoreOptions[corev1.Service]{Trim: trimService, Changed: a.serviceChanged}
 	if o.Config.ServiceProxyName == "" { // with a proxy name, there may be no Services
 		all.Check = kube.NeverEmpty[corev1.Service]("Services")
@@ -108,11 +108,11 @@ func New(o Options) *Agent {
 	return a
 }
 
-// newPolicyStores makes the stores of which Policies and their participants are made. Pods that a
-// list lacks are not confirmed: without its Entity, a pod is closed, not open.
+// newPolicyStores makes the stores of which Policies and their participants are made. Lists that lack
+// known objects are confirmed: without its Entity, a pod or a node is no peer of rules that deny.
 func (a *Agent) newPolicyStores() {
 	a.pods = kube.NewStore(kube.StoreOptions[policies.Pod]{
-		Convert: packPod, Changed: a.podChanged, Index: (*policies.Pod).Namespace,
+		Convert: packPod, Confirm: true, Changed: a.podChanged, Index: (*policies.Pod).Namespace,
 	})
 	a.namespaces = kube.NewStore(kube.StoreOptions[corev1.Namespace]{Trim: trimNamespace, Confirm: true, Changed: a.namespaceChanged})
 	a.policies = kube.NewStore(kube.StoreOptions[packedPolicy]{

@@ -327,3 +327,30 @@ func TestRefusedClusterPolicyDenies(t *testing.T) {
 	w.holds("Policy/cnp/a", clusterDenies("db"))
 	w.reported("wide", reasonRefused, "isolated")
 }
+
+// TestListWithoutParticipants: a list that lacks pods or nodes does not end their part in rules that
+// deny if another API server has them.
+func TestListWithoutParticipants(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	second := w.secondServer()
+	for _, k := range []*testkube.Server{w.kube, second} {
+		k.Set(namespace("shop"), pod("shop", "far", "x", "n2", "10.244.2.7"))
+	}
+	a, _ := w.agent()
+	w.inStep(api.KindEntity, "pod/shop/far")
+	w.inStep(kindNodes, "n1 n2")
+	eventually(t, "the agent knows both servers", func() bool { return len(a.servers()) == 2 })
+	for _, resource := range []string{testkube.Pods, testkube.Nodes} {
+		w.kube.Hold(resource, true)
+	}
+	w.kube.Delete(pod("shop", "far", "", ""), node("n2", ""))
+	w.kube.Forget()
+	w.kube.CutWatches()
+	for _, lacks := range []string{"it lacks shop/far, which", "it lacks n2, which"} {
+		eventually(t, lacks, func() bool { return strings.Contains(w.log.String(), lacks) })
+	}
+	second.Set(pod("shop", "late", "x", "n2", "10.244.2.8"), node("n3", "192.0.2.3"))
+	w.inStep(api.KindEntity, "pod/shop/far pod/shop/late")
+	w.inStep(kindNodes, "n1 n2 n3")
+}
