@@ -48,12 +48,25 @@ func (p *space) deleteClusterPolicy(name string) {
 	}
 }
 
-// addressesOf are the addresses of a node with a port.
-func addressesOf(n *testk8s.Node, port uint16) (all []netip.AddrPort) {
-	for _, ip := range n.IPs {
-		all = append(all, netip.AddrPortFrom(ip, port))
-	}
-	return all
+// onHost creates a server with the network of a node, and returns its addresses.
+func (p *space) onHost(name, node string) []netip.AddrPort {
+	p.t.Helper()
+	const port = 18080
+	p.apply(fmt.Sprintf(`
+apiVersion: v1
+kind: Pod
+metadata: {name: %[1]s, labels: {name: %[1]s}}
+spec:
+  nodeName: %[2]s
+  hostNetwork: true
+  terminationGracePeriodSeconds: 1
+  containers:
+    - name: web
+      image: %[3]s
+      imagePullPolicy: Never
+      args: [netexec, --http-port=%[4]d, --udp-port=-1]
+`, name, node, testk8s.Agnhost, port))
+	return addresses(&p.ReadyPods(p.t, p.name, "name%3D"+name, 1)[0], port)
 }
 
 // TestClusterNetworkPolicy: the tiers around NetworkPolicies, by labels of pods, namespaces and nodes,
@@ -68,8 +81,8 @@ func TestClusterNetworkPolicy(t *testing.T) {
 	guest := p.inside(p.pod("guest", "node3", "role: guest", ""))
 	inside := append(addresses(db, 8080), clusterIPs(svc, 0)...)
 	itself := p.inside(db)
-	node, other := p.Nodes[1], p.Nodes[2]
-	ofNode, ofOther := addressesOf(node, 10250), addressesOf(other, 10250) // their kubelets
+	node := p.Nodes[1]
+	ofNode, ofOther := p.onHost("host2", "node2"), p.onHost("host3", "node3")
 	own := "namespaceSelector: {matchLabels: {kubernetes.io/metadata.name: " + p.name + "}}"
 	subject := func(app string) string {
 		return "subject: {pods: {" + own + ", podSelector: {matchLabels: {" + app + "}}}}"
@@ -124,7 +137,7 @@ func TestClusterNetworkPolicy(t *testing.T) {
 	may(t, "nodes", true, append(ofNode, ofOther...), near)
 	p.policy("near", "podSelector: {matchLabels: {role: friend}}, policyTypes: [Ingress], ingress: [{}]")
 	p.clusterPolicy("nodes", "tier: Baseline, priority: 10, "+subject("role: friend")+", egress: [{action: Accept, to: [{nodes: {matchLabels: {kubernetes.io/hostname: node3}}}], "+
-		"protocols: [{tcp: {destinationPort: {range: {start: 10249, end: 10250}}}}]}, {action: Deny, to: [{nodes: {}}]}]")
+		"protocols: [{tcp: {destinationPort: {range: {start: 18079, end: 18080}}}}]}, {action: Deny, to: [{nodes: {}}]}]")
 	may(t, "its own node", false, ofNode, near)
 	may(t, "another node that is accepted", true, ofOther, near, far)
 	may(t, "another node", false, ofNode, far)

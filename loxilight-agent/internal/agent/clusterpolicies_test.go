@@ -129,6 +129,7 @@ func TestDefinitionIsAbsentOnOneServer(t *testing.T) {
 	w.kube.CutWatches()
 	second.Set(clusterPolicy("b", "db")) // the agent continues with the second server
 	w.inStep(api.KindPolicy, "cnp/a cnp/b")
+	w.neverDeleted("Policy/cnp/a")
 
 	second.Define("v1")
 	w.kube.Define("v1")
@@ -149,12 +150,27 @@ func TestDefinitionIsAbsentOnOneServer(t *testing.T) {
 	if got := w.daemon.names(api.KindPolicy); got != "cnp/a cnp/b" {
 		t.Errorf("policies %q", got)
 	}
+	w.neverDeleted("Policy/cnp/a")
 	for _, k := range []*testkube.Server{w.kube, second} {
 		k.Define("")
 		k.CutConnections()
 	}
 	w.inStep(api.KindPolicy, "")
 	stop()
+}
+
+// neverDeleted checks that no transaction so far has deleted an object.
+func (w *world) neverDeleted(ref string) {
+	w.t.Helper()
+	changes, err := w.daemon.Changes(w.t.Context(), 0)
+	if err != nil || changes.Expired {
+		w.t.Fatalf("%+v, %v", changes, err)
+	}
+	for _, c := range changes.Changes {
+		if c.Kind+"/"+c.Name == ref && c.Action == api.ActionDeleted {
+			w.t.Errorf("%s was deleted in revision %d", ref, c.Revision)
+		}
+	}
 }
 
 // TestAbsentDefinitionAtStart: an agent that starts does not remove the policies of an earlier agent
@@ -209,6 +225,7 @@ func TestListWithoutClusterPolicies(t *testing.T) {
 	eventually(t, "the list is rejected", func() bool { return strings.Contains(w.log.String(), "which a second list contains") })
 	second.Set(clusterPolicy("b", "db"))
 	w.inStep(api.KindPolicy, "cnp/a cnp/b")
+	w.neverDeleted("Policy/cnp/a")
 }
 
 // TestNewPodWaitsForClusterPolicies: a new pod gets no Entity before the agent has the
@@ -353,4 +370,36 @@ func TestListWithoutParticipants(t *testing.T) {
 	second.Set(pod("shop", "late", "x", "n2", "10.244.2.8"), node("n3", "192.0.2.3"))
 	w.inStep(api.KindEntity, "pod/shop/far pod/shop/late")
 	w.inStep(kindNodes, "n1 n2 n3")
+}
+
+// TestDefinitionIsAbsentOnTheNextServer: the agent loses a watch, and the next server does not know the
+// resource.
+func TestDefinitionIsAbsentOnTheNextServer(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	second := w.secondServer()
+	w.kube.Define(testkube.ClusterPolicyVersion)
+	for _, k := range []*testkube.Server{w.kube, second} {
+		k.Set(namespace("shop"), pod("shop", "here", "x", "n1"))
+	}
+	w.kube.Set(clusterPolicy("a", "db"))
+	a, _ := w.agent()
+	w.inStep(api.KindPolicy, "cnp/a")
+	eventually(t, "the agent knows both servers", func() bool { return len(a.servers()) == 2 })
+	var refused atomic.Int32
+	w.kube.Fault(func(rw http.ResponseWriter, r *http.Request) bool {
+		if !strings.HasSuffix(r.URL.Path, "/"+testkube.ClusterPolicies) || r.URL.Query().Get("watch") == "" || refused.Load() > 0 {
+			return false
+		}
+		refused.Add(1)
+		rw.Header().Set("Content-Type", "application/json")
+		rw.WriteHeader(http.StatusNotFound)
+		_, _ = rw.Write([]byte(`{"kind":"Status","apiVersion":"v1","status":"Failure","reason":"NotFound","code":404}`))
+		return true
+	})
+	w.kube.CutWatches()
+	eventually(t, "the second server is not trusted alone", func() bool { return strings.Contains(w.log.String(), "it lacks a, which a second list contains") })
+	w.kube.Set(clusterPolicy("b", "db"))
+	w.inStep(api.KindPolicy, "cnp/a cnp/b")
+	w.neverDeleted("Policy/cnp/a")
 }
