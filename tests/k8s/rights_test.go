@@ -14,6 +14,7 @@ import (
 // TestRights: the accounts have exactly the rights that they need.
 func TestRights(t *testing.T) {
 	s := need(t)
+	s.defineClusterPolicies(t) // kubectl maps the name of the resource
 	for account, rights := range map[string]struct{ may, mayNot []string }{
 		"loxilight": {
 			[]string{"list nodes", "watch services", "list endpointslices.discovery.k8s.io", "create events", "patch nodes/status",

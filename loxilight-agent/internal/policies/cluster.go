@@ -219,9 +219,9 @@ func short(raw json.RawMessage) string {
 	return text
 }
 
-// clusterFallback returns the Policy that is in force in place of a ClusterNetworkPolicy's that the
-// daemon refused: it denies all traffic of the same pods in the directions for which the refused one
-// has rules. With each attempt, it selects more pods. It returns nil if nothing else is left.
+// clusterFallback changes the spec of a ClusterNetworkPolicy's Policy that the daemon refused: it
+// denies all traffic of the same pods in the directions for which the spec has rules. With each
+// attempt, it selects more pods. It returns false if nothing else is left.
 func clusterFallback(spec *api.PolicySpec, attempt int) bool {
 	t := clusterTranslation{deny: deny}
 	if len(spec.Ingress) > 0 {

@@ -171,8 +171,8 @@ func (t *translation) rule(field, list string, from []networkingv1.NetworkPolicy
 
 // Fallback returns the Policy that is in force in place of a Policy that the daemon refused: it
 // isolates the same pods in the same directions, and allows nothing. If that was refused too,
-// attempt is 2, and the Policy isolates all pods of the namespace. It returns nil if nothing else is
-// left.
+// attempt is 2, and the Policy isolates all pods of the namespace. For a ClusterNetworkPolicy, see
+// [clusterFallback]. It returns nil if nothing else is left.
 func Fallback(refused *api.Object, attempt int) *api.Object {
 	var spec api.PolicySpec
 	if refused.Kind != api.KindPolicy || json.Unmarshal(refused.Spec, &spec) != nil {
