@@ -39,7 +39,7 @@ func TestConformance(t *testing.T) {
 	args := []string{
 		"-test.run", "TestConformanceProfiles", "-test.v", "-test.timeout", "60m", "-conformance-profiles", "ClusterNetworkPolicy", "-all-features",
 		"-organization", "loxilight", "-project", "loxilight", "-url", "https://github.com/loxilight/loxilight", "-version", "main", "-contact", "https://github.com/loxilight/loxilight/issues",
-		"-report-output", report,
+		"-additional-info", "https://github.com/loxilight/loxilight/tree/main/tests/k8s", "-report-output", report,
 	}
 	if run := os.Getenv("LOXILIGHT_CONFORMANCE_RUN"); run != "" {
 		args[1] = "TestConformanceProfiles/" + run
