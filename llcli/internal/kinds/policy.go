@@ -48,9 +48,13 @@ func policyCells(o *api.Object, wide bool) []output.Cell {
 	if spec.Priority != nil {
 		priority = strconv.Itoa(int(*spec.Priority))
 	}
+	isolate := output.Join(spec.Isolate)
+	if spec.IsolateAction == api.IsolateActions[1] {
+		isolate += " (reject)"
+	}
 	cells := []output.Cell{
 		{Text: spec.Tier}, {Text: priority}, {Text: cmp.Or(spec.Stage, api.PolicyStages[0])}, {Text: strings.Join(to, " or ")}, {Text: strconv.Itoa(status.Subjects)},
-		{Text: output.Join(spec.Isolate)}, {Text: strconv.Itoa(len(spec.Ingress))}, {Text: strconv.Itoa(len(spec.Egress))},
+		{Text: isolate}, {Text: strconv.Itoa(len(spec.Ingress))}, {Text: strconv.Itoa(len(spec.Egress))},
 	}
 	if wide {
 		cells = append(cells, output.Cell{Text: output.Labels(o.Labels)})
