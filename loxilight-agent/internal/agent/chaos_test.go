@@ -156,10 +156,6 @@ func (c *chaos) clusterStep(name string) {
 // participants returns what the daemon should have of pods and policies.
 func (c *chaos) participants() []api.Object {
 	objects := append(policies.Tiers(), policies.Namespace(namespace("shop")))
-	for name, app := range c.cluster {
-		p := clusterPolicy(name, app)
-		objects = append(objects, policies.TranslateCluster(&policies.ClusterPolicy{Name: name, Spec: raw(c.t, p.Object["spec"])}).Object)
-	}
 	here := policies.Node{Name: "n1"}
 	cidrs, err := nodes.PodCIDRs(c.nodes["n1"])
 	if err != nil {
@@ -167,6 +163,10 @@ func (c *chaos) participants() []api.Object {
 	}
 	for _, text := range cidrs {
 		here.Subnets = append(here.Subnets, netip.MustParsePrefix(text))
+	}
+	for name, app := range c.cluster {
+		p := clusterPolicy(name, app)
+		objects = append(objects, policies.TranslateCluster(&policies.ClusterPolicy{Name: name, Spec: raw(c.t, p.Object["spec"])}, &here).Object)
 	}
 	var nodeAddresses policies.NodeAddresses
 	for _, n := range c.nodes {

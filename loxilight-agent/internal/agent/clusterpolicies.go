@@ -54,7 +54,7 @@ func (a *Agent) translateClusterPolicy(name string) {
 		a.syncer.Set(groupClusterPolicy+name, nil, time.Time{})
 		return
 	}
-	t := policies.TranslateCluster(&policies.ClusterPolicy{Name: p.Name, Annotations: p.Annotations, Spec: p.Spec.Raw})
+	t := policies.TranslateCluster(&policies.ClusterPolicy{Name: p.Name, Annotations: p.Annotations, Spec: p.Spec.Raw}, &s.node)
 	s.cluster.places[name], s.cluster.nodeLabels[name] = t.Place, t.NodeLabels
 	a.syncer.Set(groupClusterPolicy+name, []api.Object{t.Object}, time.Time{})
 	a.reportInvalid(s.problems, name, aboutClusterPolicy(p), t.Problems)

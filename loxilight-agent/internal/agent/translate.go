@@ -77,6 +77,7 @@ func (a *Agent) translate() {
 		if a.setSubnets() {
 			a.translatePods()
 			a.translateNodeEntities()
+			a.translateClusterPolicies()
 		}
 		a.translateNodeEntity(a.o.NodeName)
 		if node := a.self(); node != nil {

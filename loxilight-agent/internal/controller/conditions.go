@@ -52,7 +52,7 @@ func (c *Controller) tellConditions(ctx context.Context) {
 	slices.SortFunc(all, func(a, b *kube.ClusterNetworkPolicy) int { return strings.Compare(a.Name, b.Name) })
 	places, problems := map[string]policies.Place{}, map[string][]string{}
 	for _, p := range all {
-		t := policies.TranslateCluster(&policies.ClusterPolicy{Name: p.Name, Annotations: p.Annotations, Spec: p.Spec.Raw})
+		t := policies.TranslateCluster(&policies.ClusterPolicy{Name: p.Name, Annotations: p.Annotations, Spec: p.Spec.Raw}, &policies.Node{})
 		places[p.Name], problems[p.Name] = t.Place, t.Problems
 	}
 	equals := policies.Equals(places)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -60,11 +61,15 @@ type clusterTranslation struct {
 	deny       string // the action of Deny rules
 	isClosed   bool   // the tier or the subject is not understood
 	nodeLabels map[string]bool
+	families   map[string]bool // of the pods of this node: the prefixes of all addresses of each
 }
 
-// TranslateCluster translates a ClusterNetworkPolicy.
-func TranslateCluster(p *ClusterPolicy) ClusterTranslation {
-	t := clusterTranslation{deny: deny, nodeLabels: map[string]bool{}}
+// TranslateCluster translates a ClusterNetworkPolicy for a node.
+func TranslateCluster(p *ClusterPolicy, n *Node) ClusterTranslation {
+	t := clusterTranslation{deny: deny, nodeLabels: map[string]bool{}, families: map[string]bool{}}
+	for _, subnet := range n.Subnets {
+		t.families[allOf(subnet)] = true
+	}
 	t.spec.Stage = t.problems.stage(p.Annotations, nil)
 	if t.problems.rejects(p.Annotations, nil) {
 		t.deny = reject
@@ -100,6 +105,14 @@ func TranslateCluster(p *ClusterPolicy) ClusterTranslation {
 		Translation: Translation{object(api.KindPolicy, ClusterPolicyName(p.Name), labels, t.spec), t.problems},
 		Place:       Place{t.spec.Tier, priority}, NodeLabels: slices.Sorted(maps.Keys(t.nodeLabels)),
 	}
+}
+
+// allOf returns the prefix of all addresses of the family of p.
+func allOf(p netip.Prefix) string {
+	if p.Addr().Is4() {
+		return "0.0.0.0/0"
+	}
+	return "::/0"
 }
 
 // close reports a part without which the rules cannot be trusted.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -31,7 +32,8 @@ func clusterPolicy(t *testing.T, spec string) *ClusterPolicy {
 }
 
 const (
-	ownNodePasses = `{"action":"pass","from":[{"set":"nodes","entities":{"matchLabels":{"/here":"true"}}}]}`
+	ownNodePeer   = `{"set":"nodes","entities":{"matchLabels":{"/here":"true"}}}`
+	ownNodePasses = `{"action":"pass","from":[` + ownNodePeer + `]}`
 	deniedIn      = ownNodePasses + `,{"action":"deny"}`
 	deniedOut     = `{"action":"deny"}`
 )
@@ -89,7 +91,9 @@ func TestClusterCornerCases(t *testing.T) {
 		{"peer nodes", to("Accept", "{nodes: {matchLabels: {a: b}}}"), out(`{"action":"allow","to":[{"set":"nodes","entities":{"matchLabels":{"a":"b"}}}]}`), ""},
 		{"peer nodes, all", to("Deny", "{nodes: {}}"), out(`{"action":"deny","to":[{"set":"nodes"}]}`), ""},
 		{"peer networks", to("Deny", "{networks: [10.0.0.1/8, '2001:db8::/32']}"), out(`{"action":"deny","to":[{"prefixes":["10.0.0.0/8","2001:db8::/32"]}]}`), ""},
-		{"several peers", to("Deny", "{networks: [0.0.0.0/0, '::/0']}, {nodes: {}}"), out(`{"action":"deny","to":[{"prefixes":["0.0.0.0/0","::/0"]},{"set":"nodes"}]}`), ""},
+		{"several peers", to("Deny", "{networks: [0.0.0.0/0]}, {nodes: {}}"), out(`{"action":"deny","to":[{"prefixes":["0.0.0.0/0"]},{"set":"nodes"}]}`), ""},
+		{"networks that contain everything", to("Deny", "{networks: ['::/0', 0.0.0.0/0]}"), out(`{"action":"deny","to":[{"prefixes":["::/0","0.0.0.0/0"]},` + ownNodePeer + `]}`), ""},
+		{"networks of two peers that contain everything", to("Accept", "{networks: ['::/0']}, {networks: [0.0.0.0/0]}"), out(`{"action":"allow","to":[{"prefixes":["::/0"]},{"prefixes":["0.0.0.0/0"]},` + ownNodePeer + `]}`), ""},
 
 		{"tcp port", on("Deny", "{tcp: {destinationPort: {number: 80}}}"), onPort(`{"protocol":"tcp","port":80}`), ""},
 		{"udp range", on("Deny", "{udp: {destinationPort: {range: {start: 80, end: 89}}}}"), onPort(`{"protocol":"udp","port":80,"end":89}`), ""},
@@ -150,7 +154,7 @@ func TestClusterCornerCases(t *testing.T) {
 		{"spec that is no object", "x", `{"tier":"admin","priority":0,"appliedTo":[{"namespaces":{}}],"ingress":[` + deniedIn + `],"egress":[` + deniedOut + `]}`, "spec: is not an object"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			got := TranslateCluster(clusterPolicy(t, tt.spec))
+			got := TranslateCluster(clusterPolicy(t, tt.spec), &here)
 			if !sameJSON(t, string(got.Object.Spec), tt.want) {
 				t.Errorf("%s\nwant %s", got.Object.Spec, tt.want)
 			}
@@ -168,14 +172,14 @@ func TestClusterCornerCases(t *testing.T) {
 func TestClusterAnnotations(t *testing.T) {
 	p := clusterPolicy(t, "{tier: Admin, priority: 7, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}, {action: Deny, from: [{x: {}}]}], egress: [{action: Pass, to: [{x: {}}]}]}")
 	p.Annotations = map[string]string{AnnotationStage: "staged", AnnotationDeny: "reject"}
-	got := TranslateCluster(p)
+	got := TranslateCluster(p, &here)
 	want := `{"tier":"admin","priority":7,"stage":"staged","appliedTo":[{"namespaces":{}}],"ingress":[{"action":"reject","from":[{"namespaces":{}}]},` +
 		ownNodePasses + `,{"action":"reject"}],"egress":[{"action":"reject"}]}`
 	if !sameJSON(t, string(got.Object.Spec), want) {
 		t.Errorf("%s\nwant %s", got.Object.Spec, want)
 	}
 	p.Annotations = map[string]string{AnnotationStage: "off", AnnotationDeny: "loudly"}
-	got = TranslateCluster(p)
+	got = TranslateCluster(p, &here)
 	if s := spec(t, &got.Object); s.Stage != "" || s.Ingress[0].Action != "deny" {
 		t.Errorf("%+v", s)
 	}
@@ -209,7 +213,7 @@ func TestEqualPriority(t *testing.T) {
 // TestClusterFallback: a refused Policy denies all traffic in the directions of its rules; each attempt
 // selects more pods.
 func TestClusterFallback(t *testing.T) {
-	o := TranslateCluster(clusterPolicy(t, "{tier: Admin, priority: 7, subject: {pods: {namespaceSelector: {matchLabels: {a: b}}, podSelector: {matchLabels: {c: d}}}}, ingress: [{action: Accept, from: [{namespaces: {}}]}]}")).Object
+	o := TranslateCluster(clusterPolicy(t, "{tier: Admin, priority: 7, subject: {pods: {namespaceSelector: {matchLabels: {a: b}}, podSelector: {matchLabels: {c: d}}}}, ingress: [{action: Accept, from: [{namespaces: {}}]}]}"), &here).Object
 	for i, applied := range []string{`{"namespaces":{"matchLabels":{"a":"b"}},"entities":{"matchLabels":{"c":"d"}}}`, `{"namespaces":{"matchLabels":{"a":"b"}}}`, `{"namespaces":{}}`} {
 		f := Fallback(&o, i+1)
 		want := `{"tier":"admin","priority":7,"appliedTo":[` + applied + `],"ingress":[` + deniedIn + `]}`
@@ -287,8 +291,25 @@ func TestNodeWithManyLabels(t *testing.T) {
 // TestNodeLabelsOfPolicies: labels by which rules select nodes, and not others.
 func TestNodeLabelsOfPolicies(t *testing.T) {
 	got := TranslateCluster(clusterPolicy(t, `{tier: Admin, priority: 7, subject: {namespaces: {matchLabels: {x: y}}}, egress: [
-		{action: Deny, to: [{nodes: {matchLabels: {zone: a}}}, {nodes: {matchExpressions: [{key: rack, operator: Exists}]}}, {namespaces: {matchLabels: {team: a}}}]}]}`)).NodeLabels
+		{action: Deny, to: [{nodes: {matchLabels: {zone: a}}}, {nodes: {matchExpressions: [{key: rack, operator: Exists}]}}, {namespaces: {matchLabels: {team: a}}}]}]}`), &here).NodeLabels
 	if !slices.Equal(got, []string{"rack", "zone"}) {
 		t.Errorf("%q", got)
+	}
+}
+
+// TestNetworksOfOneFamily: on a node whose pods have one family, its prefix contains everything.
+func TestNetworksOfOneFamily(t *testing.T) {
+	p := clusterPolicy(t, "{tier: Admin, priority: 7, subject: {namespaces: {}}, egress: [{action: Deny, to: [{networks: [0.0.0.0/0]}]}]}")
+	for subnet, want := range map[string]string{
+		"10.244.1.0/24": `,` + ownNodePeer, "2001:db8:1::/64": "", "": "",
+	} {
+		n := Node{Name: "n1"}
+		if subnet != "" {
+			n.Subnets = []netip.Prefix{netip.MustParsePrefix(subnet)}
+		}
+		got := TranslateCluster(p, &n)
+		if s := `{"tier":"admin","priority":7,"appliedTo":[{"namespaces":{}}],"egress":[{"action":"deny","to":[{"prefixes":["0.0.0.0/0"]}` + want + `]}]}`; !sameJSON(t, string(got.Object.Spec), s) {
+			t.Errorf("%s: %s, want %s", subnet, got.Object.Spec, s)
+		}
 	}
 }

@@ -190,7 +190,7 @@ func (c *cluster) addClusterState(t *testing.T, s *policy.State) {
 		if p.Staged {
 			of.Annotations = map[string]string{AnnotationStage: "staged"}
 		}
-		o := TranslateCluster(of).Object
+		o := TranslateCluster(of, &here).Object
 		var v api.PolicySpec
 		decode(t, o, &v)
 		s.Policies[o.Name] = policyOf(t, o.Name, &v)
@@ -252,6 +252,9 @@ func (c *cluster) clusterRule(r *randomRule, f flow, trusted bool) string {
 		matches, ok := c.clusterPeer(&peer, f)
 		understood, onPeer = understood && ok, onPeer || matches
 	}
+	if !f.peer.IsValid() && f.egress && r.hasNetwork("0.0.0.0/0") && r.hasNetwork("::/0") {
+		onPeer = true // the node has one of these addresses
+	}
 	for _, p := range r.Protocols {
 		matches, ok := c.clusterPort(&p, f)
 		understood, onPort = understood && ok, onPort || matches
@@ -271,6 +274,10 @@ func (c *cluster) clusterRule(r *randomRule, f flow, trusted bool) string {
 		return "Pass"
 	}
 	return "Deny"
+}
+
+func (r *randomRule) hasNetwork(text string) bool {
+	return slices.ContainsFunc(r.To, func(p randomPeer) bool { return slices.Contains(p.Networks, text) })
 }
 
 // selectsSubject reports whether a pod is a subject; if the selector is not understood, at least the

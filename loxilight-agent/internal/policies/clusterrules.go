@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -94,6 +95,9 @@ func (t *clusterTranslation) rule(field, list string, r *clusterRule, peers []js
 			isUnderstood = false
 		}
 	}
+	if list == "to" && t.matchesEverything(o.peers) {
+		o.peers = append(o.peers, ownNode())
+	}
 	if r.Protocols != nil && len(r.Protocols) == 0 {
 		t.problems.add(field+".protocols", "is empty")
 		isUnderstood = false
@@ -130,6 +134,23 @@ func (t *clusterTranslation) rule(field, list string, r *clusterRule, peers []js
 	}
 	o.name = ruleName(r.Name)
 	return o
+}
+
+// matchesEverything reports whether the prefixes of peers contain all addresses of the families that
+// pods of this node have. Prefixes do not match this node itself, which has one of these addresses.
+func (t *clusterTranslation) matchesEverything(peers []api.PolicyPeer) bool {
+	whole := 0
+	for family := range t.families {
+		if slices.ContainsFunc(peers, func(p api.PolicyPeer) bool { return slices.Contains(p.Prefixes, api.Word(family)) }) {
+			whole++
+		}
+	}
+	return whole > 0 && whole == len(t.families)
+}
+
+// ownNode selects this node.
+func ownNode() api.PolicyPeer {
+	return api.PolicyPeer{Set: SetNodes, Entities: &api.LabelSelector{MatchLabels: map[string]string{labelHere: "true"}}}
 }
 
 // ruleName returns the name of a rule as the daemon accepts it.
@@ -184,8 +205,7 @@ func (t *clusterTranslation) addEgress(field string, r clusterRule) {
 // denyIngress denies everything, except what the pod's own node sends: no peer of an ingress rule can
 // be a node, and the kubelet's probes must reach the pod.
 func (t *clusterTranslation) denyIngress(name string) []api.IngressRule {
-	own := api.PolicyPeer{Set: SetNodes, Entities: &api.LabelSelector{MatchLabels: map[string]string{labelHere: "true"}}}
-	return []api.IngressRule{{Action: pass, From: []api.PolicyPeer{own}}, {Name: name, Action: t.deny}}
+	return []api.IngressRule{{Action: pass, From: []api.PolicyPeer{ownNode()}}, {Name: name, Action: t.deny}}
 }
 
 func (t *clusterTranslation) denyEgress(name string) []api.EgressRule {
