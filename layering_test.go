@@ -116,8 +116,8 @@ var mayImport = map[string][]string{
 		"loxilight-agent/internal/kube",
 	},
 	"loxilight-agent/internal/controller": {
-		"loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/kube", "loxilight-agent/internal/pools",
-		"loxilight-agent/internal/services",
+		"loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/kube", "loxilight-agent/internal/policies",
+		"loxilight-agent/internal/pools", "loxilight-agent/internal/services",
 	},
 	"loxilight-agent/internal/agent": {
 		"api", "api/client", "loxilight-agent/internal/config", "loxilight-agent/internal/health", "loxilight-agent/internal/syncer", "loxilight-agent/internal/kube",
@@ -162,6 +162,7 @@ var mayImport = map[string][]string{
 	"internal/testtraffic": {"internal/testnet"},
 	"tests/demo":           {"api", "internal/testdaemon", "internal/testnet"},
 	"tests/k8s/scale":      {},
+	"tests/k8s/agnhost":    {},
 	"tests/million":        {},
 	"tests/endure":         {},
 	"tests/k8s":            {},

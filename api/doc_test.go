@@ -144,7 +144,7 @@ func TestEverythingIsDocumented(t *testing.T) {
 	for _, list := range [][]string{
 		Algorithms, SourceModes, NoBackends, OtherPorts, BackendStates, HealthTypes, Netns, Roles, XDPModes, RouteTypes, TunnelTypes,
 		NATTypes, NATBehaviours, FirewallActions, FirewallHooks, MirrorDirections, Owners, Protocols,
-		PolicyActions, PolicyStages, PolicyDirections, TierPeers, LabelOperators,
+		PolicyActions, PolicyStages, PolicyDirections, IsolateActions, TierPeers, LabelOperators,
 	} {
 		for _, w := range list {
 			if !regexp.MustCompile(`\b` + w + `\b`).MatchString(text) {

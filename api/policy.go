@@ -56,14 +56,17 @@ type TierSpec struct {
 // PolicySpec defines which traffic its subjects may send and receive. Its subjects are Entities
 // that are Endpoints of this node.
 type PolicySpec struct {
-	Tier      string           `json:"tier"`
-	Priority  *int32           `json:"priority,omitempty"` // in the tier: lower first, then by name; default 1000
-	Stage     string           `json:"stage,omitempty"`    // enforced (default), staged: evaluated, but not in force
-	Isolate   []string         `json:"isolate,omitempty"`  // ingress, egress: deny what no rule of the tier decides
-	Log       []string         `json:"log,omitempty"`      // allow, deny: packets to report as events of the topic policy
-	AppliedTo []EntitySelector `json:"appliedTo"`          // the subjects; at least one selector
-	Ingress   []IngressRule    `json:"ingress,omitempty"`  // for what the subjects receive; the first match decides
-	Egress    []EgressRule     `json:"egress,omitempty"`   // for what the subjects send; likewise
+	Tier     string   `json:"tier"`
+	Priority *int32   `json:"priority,omitempty"` // in the tier: lower first, then by name; default 1000
+	Stage    string   `json:"stage,omitempty"`    // enforced (default), staged: evaluated, but not in force
+	Isolate  []string `json:"isolate,omitempty"`  // ingress, egress: deny what no rule of the tier decides
+	// IsolateAction is what Isolate does: deny (default), reject.
+	IsolateAction string   `json:"isolateAction,omitempty"`
+	Log           []string `json:"log,omitempty"` // allow, deny: packets to report as events of the topic policy
+
+	AppliedTo []EntitySelector `json:"appliedTo"`         // the subjects; at least one selector
+	Ingress   []IngressRule    `json:"ingress,omitempty"` // for what the subjects receive; the first match decides
+	Egress    []EgressRule     `json:"egress,omitempty"`  // for what the subjects send; likewise
 }
 
 // IngressRule is a rule for traffic to the subjects of a Policy.

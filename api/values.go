@@ -30,6 +30,7 @@ var (
 	PolicyActions    = []string{"allow", "deny", "reject", "pass"} // required
 	PolicyStages     = []string{"enforced", "staged"}
 	PolicyLogs       = []string{"allow", "deny"}                         // log of a Policy
+	IsolateActions   = []string{"deny", "reject"}                        // isolateAction of a Policy
 	PolicyDirections = []string{"ingress", "egress"}                     // isolate of a Policy
 	TierPeers        = []string{"self", "node"}                          // always of a Tier
 	LabelOperators   = []string{"In", "NotIn", "Exists", "DoesNotExist"} // required

@@ -60,14 +60,14 @@ func (s *State) Without(v Verdict, subject *Entity, d Direction, t Traffic, stag
 // evaluateTier evaluates a tier; other: the Entity of the peer, or nil.
 func (s *State) evaluateTier(tier *Tier, subject, other *Entity, d Direction, t Traffic, staged bool) Step {
 	step := Step{Tier: tier.Name, Verdict: allowed, Peer: -1, Port: -1}
-	isolating := ""
+	var isolating *Policy
 	for _, p := range slices.SortedFunc(maps.Values(s.Policies), inOrder) {
 		if p.Tier != tier.Name || p.Staged && !staged || !s.isApplied(p, subject) || !p.Isolates[d] && len(p.Rules[d]) == 0 {
 			continue
 		}
 		step.Policies = append(step.Policies, p.Name)
-		if p.Isolates[d] && isolating == "" {
-			isolating = p.Name
+		if p.Isolates[d] && isolating == nil {
+			isolating = p
 		}
 		for n := range p.Rules[d] {
 			r := &p.Rules[d][n]
@@ -77,12 +77,12 @@ func (s *State) evaluateTier(tier *Tier, subject, other *Entity, d Direction, t 
 			}
 		}
 	}
-	if step.Policy != "" || isolating == "" {
+	if step.Policy != "" || isolating == nil {
 		return step
 	}
 	isSelf := !t.Node && slices.Contains(subject.Addrs, t.Peer)
 	if step.Exempt = isSelf && tier.Always.Self || t.Node && tier.Always.Node; !step.Exempt {
-		step.Verdict = Verdict{Deny, tier.Name, isolating, d, -1}
+		step.Verdict = isolating.Isolation(d)
 	}
 	return step
 }

@@ -97,6 +97,7 @@ type Policy struct {
 	Staged    bool // evaluated, but not in force
 	AppliedTo []Selector
 	Isolates  [2]bool   // by Direction
+	Rejects   bool      // isolation notifies the sender
 	Rules     [2][]Rule // by Direction
 	LogsAllow bool      // packets that open connections, or belong to none, and that its rules allow
 	LogsDeny  bool      // packets that it denies, by rules or isolation, or rejects
@@ -169,6 +170,16 @@ type Verdict struct {
 }
 
 var allowed = Verdict{Action: Allow, Rule: -1}
+
+// Isolation returns the verdict on traffic that no rule of the tier decides, of the first policy that
+// isolates the subject.
+func (p *Policy) Isolation(d Direction) Verdict {
+	v := Verdict{Deny, p.Tier, p.Name, d, -1}
+	if p.Rejects {
+		v.Action = Reject
+	}
+	return v
+}
 
 // HasPorts reports whether the packets of a protocol have ports.
 func (p Protocol) HasPorts() bool { return p == TCP || p == UDP || p == SCTP }

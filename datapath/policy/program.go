@@ -283,7 +283,7 @@ func (t *tierRules) decide(protocol Protocol, port uint16, staged bool) (v Verdi
 			}
 		}
 		if p.isolates && !decided {
-			v, decided = Verdict{Deny, t.tier.Name, p.policy.Name, t.direction, -1}, true
+			v, decided = p.policy.Isolation(t.direction), true
 		}
 	}
 	return v, decided

@@ -23,8 +23,8 @@ const (
 // applets are the shell commands that tests use in pods.
 var applets = []string{"sh", "cat", "ls", "ip", "ping", "sleep", "env", "hostname"}
 
-// writeImages writes the images into dir and returns their files.
-func writeImages(dir string, p *Programs, corednsRef string) (files []string, err error) {
+// baseFiles returns the files of an image with a shell.
+func baseFiles() ([]image.File, error) {
 	busybox, err := exec.LookPath("busybox")
 	if err != nil {
 		return nil, fmt.Errorf("%w (.ci/setup test installs it)", err)
@@ -37,6 +37,15 @@ func writeImages(dir string, p *Programs, corednsRef string) (files []string, er
 	}
 	for _, a := range applets {
 		base = append(base, image.File{Path: "bin/" + a, Link: "busybox"})
+	}
+	return base, nil
+}
+
+// writeImages writes the images into dir and returns their files.
+func writeImages(dir string, p *Programs, corednsRef string) (files []string, err error) {
+	base, err := baseFiles()
+	if err != nil {
+		return nil, err
 	}
 	program := func(name string) image.File {
 		return image.File{Path: name, Mode: 0o755, Source: filepath.Join(p.Dir, name)}

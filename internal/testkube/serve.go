@@ -14,6 +14,7 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -27,6 +28,12 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case len(path) >= 2 && path[0] == "api":
 		path = path[2:]
+	case len(path) >= 3 && path[0] == "apis" && path[1] == clusterPolicyGroup && !s.isDefined(path[2]):
+		fail(w, http.StatusNotFound, "NotFound", "the server could not find the requested resource")
+		return
+	case (len(path) == 2 || len(path) == 3) && path[0] == "apis":
+		s.discover(w, path[1], len(path) == 3)
+		return
 	case len(path) >= 3 && path[0] == "apis":
 		path = path[3:]
 	default:
@@ -73,6 +80,31 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.patchStatus(w, r, k, namespace+"/"+path[1])
 	default:
 		fail(w, http.StatusMethodNotAllowed, "MethodNotAllowed", r.Method+" "+r.URL.Path)
+	}
+}
+
+func (s *Server) isDefined(version string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.defined == version
+}
+
+// discover answers which versions a group has, or which resources a version of it has. Only the group
+// of ClusterPolicies is known.
+func (s *Server) discover(w http.ResponseWriter, group string, resources bool) {
+	s.mu.Lock()
+	version, down := s.defined, s.down
+	s.calls["discover"]++
+	s.mu.Unlock()
+	switch {
+	case down:
+		panic(http.ErrAbortHandler)
+	case group != clusterPolicyGroup || version == "":
+		fail(w, http.StatusNotFound, "NotFound", "no such group")
+	case resources:
+		answer(w, http.StatusOK, fmt.Appendf(nil, `{"kind":"APIResourceList","groupVersion":"%s/%s","resources":[{"name":%q,"kind":"ClusterNetworkPolicy"}]}`, group, version, ClusterPolicies))
+	default:
+		answer(w, http.StatusOK, fmt.Appendf(nil, `{"kind":"APIGroup","name":%q,"versions":[{"groupVersion":"%[1]s/%[2]s","version":%[2]q}]}`, group, version))
 	}
 }
 
@@ -327,6 +359,21 @@ func (s *Server) patchStatus(w http.ResponseWriter, r *http.Request, k *kind, ke
 				}}
 			}
 			s.set(service)
+		}
+	case *unstructured.Unstructured:
+		patch := &unstructured.Unstructured{}
+		var raw []byte
+		if raw, err = io.ReadAll(r.Body); err == nil {
+			err = json.Unmarshal(raw, &patch.Object)
+		}
+		if err == nil && patch.GetResourceVersion() != o.GetResourceVersion() {
+			fail(w, http.StatusConflict, "Conflict", key)
+			return
+		}
+		if err == nil {
+			policy := o.DeepCopy()
+			policy.Object["status"] = patch.Object["status"]
+			s.set(policy)
 		}
 	}
 	if err != nil {

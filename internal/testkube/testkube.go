@@ -24,6 +24,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
 // T is the part of testing.T that the server needs.
@@ -50,6 +51,7 @@ type Server struct {
 	down   bool // each connection is closed without an answer
 	// noStreams rejects streamed lists, as servers before 1.32 do.
 	noStreams bool
+	defined   string // the version in which ClusterPolicies are served; empty: the server lacks the resource
 }
 
 // kind holds the objects of one resource.
@@ -84,6 +86,13 @@ const (
 	Pods            = "pods"
 	Namespaces      = "namespaces"
 	NetworkPolicies = "networkpolicies"
+	ClusterPolicies = "clusternetworkpolicies" // added by a definition, see Define
+)
+
+// The group of [ClusterPolicies], and the version in which tests use them.
+const (
+	clusterPolicyGroup   = "policy.networking.k8s.io"
+	ClusterPolicyVersion = "v1alpha2"
 )
 
 // New starts a server, which ends with the test.
@@ -95,6 +104,7 @@ func New(t T) *Server {
 		Leases:         {name: "Lease", apiVersion: "coordination.k8s.io/v1"},
 		Pods:           {name: "Pod", apiVersion: "v1"}, Namespaces: {name: "Namespace", apiVersion: "v1"},
 		NetworkPolicies: {name: "NetworkPolicy", apiVersion: "networking.k8s.io/v1"},
+		ClusterPolicies: {name: "ClusterNetworkPolicy", apiVersion: clusterPolicyGroup + "/" + ClusterPolicyVersion},
 	}}
 	for _, k := range s.kinds {
 		k.items = map[string]*record{}
@@ -150,6 +160,14 @@ func (s *Server) NoStreams(no bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.noStreams = no
+}
+
+// Define sets the version in which the server serves ClusterPolicies. At first, and with an empty
+// version, it lacks the resource. Running watches continue, and objects stay.
+func (s *Server) Define(version string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.defined = version
 }
 
 // CutWatches ends all current watches.
@@ -254,6 +272,27 @@ func (s *Server) Lease(namespace, name string) *coordinationv1.Lease {
 	return get[coordinationv1.Lease](s, Leases, namespace+"/"+name)
 }
 
+// ClusterPolicy returns a ClusterNetworkPolicy.
+func (s *Server) ClusterPolicy(name string) *unstructured.Unstructured {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.kinds[ClusterPolicies].items["/"+name]
+	if r == nil {
+		return nil
+	}
+	return r.object.(*unstructured.Unstructured).DeepCopy()
+}
+
+// NewClusterPolicy returns a ClusterNetworkPolicy with a spec in JSON.
+func NewClusterPolicy(name, spec string) *unstructured.Unstructured {
+	u := &unstructured.Unstructured{Object: map[string]any{}}
+	text := fmt.Sprintf(`{"kind":"ClusterNetworkPolicy","apiVersion":"%s/%s","metadata":{"name":%q,"generation":1},"spec":%s}`, clusterPolicyGroup, ClusterPolicyVersion, name, spec)
+	if err := json.Unmarshal([]byte(text), u); err != nil {
+		panic(err) // a mistake in a test
+	}
+	return u
+}
+
 func get[T any](s *Server, resource, key string) *T {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -282,6 +321,8 @@ func (s *Server) kindOf(o metav1.Object) *kind {
 		return s.kinds[Pods]
 	case *corev1.Namespace:
 		return s.kinds[Namespaces]
+	case *unstructured.Unstructured:
+		return s.kinds[ClusterPolicies]
 	case *networkingv1.NetworkPolicy:
 		return s.kinds[NetworkPolicies]
 	}
@@ -298,6 +339,9 @@ func encode(k *kind, o metav1.Object) []byte {
 	raw, err := json.Marshal(o)
 	if err != nil {
 		panic(err) // plain data can always be encoded
+	}
+	if _, named := o.(*unstructured.Unstructured); named {
+		return raw
 	}
 	return append(fmt.Appendf(nil, `{"kind":%q,"apiVersion":%q,`, k.name, k.apiVersion), raw[1:]...)
 }

@@ -112,7 +112,7 @@ func (g Generator) rule() policy.Rule {
 }
 
 func (g Generator) policy(name string, tiers []*policy.Tier) *policy.Policy {
-	p := &policy.Policy{Name: name, Tier: tiers[g.IntN(len(tiers))].Name, Priority: g.IntN(3), Staged: g.Chance(20)}
+	p := &policy.Policy{Name: name, Tier: tiers[g.IntN(len(tiers))].Name, Priority: g.IntN(3), Staged: g.Chance(20), Rejects: g.Chance(30)}
 	g.several(1, 2, func(int) { p.AppliedTo = append(p.AppliedTo, g.selector()) })
 	for d := range p.Rules {
 		p.Isolates[d] = g.Chance(50)

@@ -14,16 +14,20 @@ import (
 // TestRights: the accounts have exactly the rights that they need.
 func TestRights(t *testing.T) {
 	s := need(t)
+	s.defineClusterPolicies(t) // kubectl maps the name of the resource
 	for account, rights := range map[string]struct{ may, mayNot []string }{
 		"loxilight": {
 			[]string{"list nodes", "watch services", "list endpointslices.discovery.k8s.io", "create events", "patch nodes/status",
-				"list pods", "watch pods", "list namespaces", "watch namespaces", "list networkpolicies.networking.k8s.io", "watch networkpolicies.networking.k8s.io"},
+				"list pods", "watch pods", "list namespaces", "watch namespaces", "list networkpolicies.networking.k8s.io", "watch networkpolicies.networking.k8s.io",
+				"list clusternetworkpolicies.policy.networking.k8s.io", "watch clusternetworkpolicies.policy.networking.k8s.io"},
 			[]string{"patch services/status", "update services/status", "update services", "create leases", "get leases", "patch pods", "patch namespaces",
-				"patch networkpolicies.networking.k8s.io", "create networkpolicies.networking.k8s.io", "delete networkpolicies.networking.k8s.io"},
+				"patch networkpolicies.networking.k8s.io", "create networkpolicies.networking.k8s.io", "delete networkpolicies.networking.k8s.io",
+				"patch clusternetworkpolicies.policy.networking.k8s.io/status", "patch clusternetworkpolicies.policy.networking.k8s.io"},
 		},
 		"loxilight-controller": {
-			[]string{"list services", "watch services", "patch services/status", "create events", "create leases", "update leases/loxilight-addresses"},
-			[]string{"list nodes", "patch nodes/status", "update services", "list endpointslices.discovery.k8s.io", "get leases/other", "list pods", "list namespaces", "list networkpolicies.networking.k8s.io"},
+			[]string{"list services", "watch services", "patch services/status", "create events", "create leases", "update leases/loxilight-addresses",
+				"list clusternetworkpolicies.policy.networking.k8s.io", "patch clusternetworkpolicies.policy.networking.k8s.io/status"},
+			[]string{"list nodes", "patch nodes/status", "update services", "list endpointslices.discovery.k8s.io", "get leases/other", "patch clusternetworkpolicies.policy.networking.k8s.io", "update clusternetworkpolicies.policy.networking.k8s.io/status", "list pods", "list namespaces", "list networkpolicies.networking.k8s.io"},
 		},
 	} {
 		may := func(right string) bool {

@@ -148,10 +148,13 @@ func TestS11Accounts(t *testing.T) {
 				"create /events", "list /nodes", "list /services", "list discovery.k8s.io/endpointslices", "patch /nodes/status",
 				"watch /nodes", "watch /services", "watch discovery.k8s.io/endpointslices",
 				"list /namespaces", "list /pods", "list networking.k8s.io/networkpolicies", "watch /namespaces", "watch /pods", "watch networking.k8s.io/networkpolicies",
+				"list policy.networking.k8s.io/clusternetworkpolicies", "watch policy.networking.k8s.io/clusternetworkpolicies",
 			},
 			"Deployment": {
 				"create /events", "create coordination.k8s.io/leases", "get coordination.k8s.io/leases loxilight-addresses",
 				"list /services", "patch /services/status", "update coordination.k8s.io/leases loxilight-addresses", "watch /services",
+				"list policy.networking.k8s.io/clusternetworkpolicies", "watch policy.networking.k8s.io/clusternetworkpolicies",
+				"patch policy.networking.k8s.io/clusternetworkpolicies/status",
 			},
 		} {
 			slices.Sort(want)

@@ -50,9 +50,13 @@ func policyCells(o *api.Object, wide bool) []output.Cell {
 	if spec.Priority != nil {
 		priority = strconv.Itoa(int(*spec.Priority))
 	}
+	isolate := output.Join(spec.Isolate)
+	if spec.IsolateAction == api.IsolateActions[1] {
+		isolate += " (reject)"
+	}
 	cells := []output.Cell{
 		{Text: spec.Tier}, {Text: priority}, {Text: cmp.Or(spec.Stage, api.PolicyStages[0])}, {Text: strings.Join(to, " or ")}, {Text: strconv.Itoa(status.Subjects)},
-		{Text: output.Join(spec.Isolate)}, {Text: strconv.Itoa(len(spec.Ingress))}, {Text: strconv.Itoa(len(spec.Egress))},
+		{Text: isolate}, {Text: strconv.Itoa(len(spec.Ingress))}, {Text: strconv.Itoa(len(spec.Egress))},
 	}
 	if wide {
 		cells = append(cells, output.Cell{Text: output.Labels(o.Labels)})
@@ -197,6 +201,7 @@ var policyFields = []specField{
 	{flag: "priority", path: "priority", form: formNumber, usage: "Policies of a tier are evaluated in the order of this `NUMBER`, lowest first (default: 1000)"},
 	{flag: "stage", path: "stage", values: api.PolicyStages, usage: "`STAGE`: enforced (default) or staged, so that no packet obeys it"},
 	{flag: "isolate", path: "isolate", form: formWords, values: api.PolicyDirections, usage: "deny what no rule of the tier decides, in this `DIRECTION`: ingress, egress; may be repeated"},
+	{flag: "isolate-action", path: "isolateAction", values: api.IsolateActions, usage: "`ACTION` of isolation: deny (default: drop silently) or reject (drop and notify)"},
 	{flag: "log", path: "log", form: formWords, values: api.PolicyLogs, usage: "report the packets with this `RESULT`, allow or deny, as events of the topic policy, and in the log; may be repeated"},
 	{flag: "applied-to", path: "appliedTo", form: formItems, item: selectorItem, usage: "`SELECTOR` of its subjects: all, or a list of set:NAME, namespace:NAME and KEY=VALUE; may be repeated"},
 	{flag: "ingress", path: "ingress", form: formItems, item: ruleItem("from"), key: ruleKey, usage: "`RULE` for what subjects receive: ACTION [name NAME] [from PEER]… [port PORT]…; may be repeated"},
@@ -344,6 +349,7 @@ spec:
   priority: 100               # in the tier: lower first, then by name; default: 1000
   stage: enforced             # default; staged: no packet obeys it
   isolate: [ingress]          # deny what no rule of the tier decides; also egress
+  isolateAction: deny         # default; reject: notify the sender
   log: [deny]                 # report denied packets as events, and in the log; also allow
   appliedTo:                  # the subjects: Entities that are Endpoints of this node
     - set: pods               # default

@@ -15,11 +15,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// k8sPolicy is a NetworkPolicy that the agent has configured.
+// k8sPolicy is a NetworkPolicy or a ClusterNetworkPolicy that the agent has configured.
 type k8sPolicy struct {
-	Namespace string   `json:"namespace"`
+	Kind      string   `json:"kind"`
+	Namespace string   `json:"namespace,omitempty"` // of a NetworkPolicy
 	Name      string   `json:"name"`
-	Stage     string   `json:"stage"` // enforced, staged
+	Tier      string   `json:"tier"`
+	Priority  *int32   `json:"priority,omitempty"` // of a ClusterNetworkPolicy
+	Stage     string   `json:"stage"`              // enforced, staged
 	Isolates  []string `json:"isolates"`
 	Ingress   int      `json:"ingress"`  // number of rules
 	Egress    int      `json:"egress"`   // likewise
@@ -34,8 +37,9 @@ func k8sPolicies(a *command.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "policies [NAME]",
 		Short: "Show network policies, and how many pods of this node they select",
-		Long: `Show the NetworkPolicies that the agent has configured: those of the namespaces that have
-pods on this node. SUBJECTS counts the pods of this node that the policy selects.
+		Long: `Show the policies that the agent has configured: ClusterNetworkPolicies, in the tiers admin
+and baseline, and the NetworkPolicies of the namespaces that have pods on this node. SUBJECTS
+counts the pods of this node that the policy selects.
 
 llcli policy check shows the verdict on traffic, llcli policy for the policies of a pod.`,
 		Example: "  llcli k8s policies -n shop\n  llcli k8s policies shop/db",
@@ -64,25 +68,29 @@ func showPolicies(ctx context.Context, a *command.App, d command.Daemon, namespa
 		var spec api.PolicySpec
 		var status api.PolicyStatus
 		kinds.Decode(&objects[i], &spec, &status)
+		kind := "NetworkPolicy"
+		if objects[i].Labels[kinds.LabelNamespace] == "" {
+			kind = "ClusterNetworkPolicy"
+		}
 		policies = append(policies, k8sPolicy{
-			Namespace: objects[i].Labels[kinds.LabelNamespace], Name: objects[i].Labels[kinds.LabelPolicy],
-			Stage: cmp.Or(spec.Stage, api.PolicyStages[0]), Isolates: append([]string{}, spec.Isolate...),
+			Kind: kind, Namespace: objects[i].Labels[kinds.LabelNamespace], Name: objects[i].Labels[kinds.LabelPolicy],
+			Tier: spec.Tier, Priority: spec.Priority, Stage: cmp.Or(spec.Stage, api.PolicyStages[0]), Isolates: append([]string{}, spec.Isolate...),
 			Ingress: len(spec.Ingress), Egress: len(spec.Egress), Subjects: status.Subjects, Object: objects[i].Name,
 			State: cmp.Or(status.State, api.StatePending), Message: status.Message,
 		})
 	}
 	slices.SortFunc(policies, func(x, y k8sPolicy) int {
-		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Object, y.Object))
+		return cmp.Or(cmp.Compare(x.Namespace, y.Namespace), cmp.Compare(x.Tier, y.Tier), cmp.Compare(x.Name, y.Name), cmp.Compare(x.Object, y.Object))
 	})
 	if !a.IsTable() {
 		return printList(a, policies)
 	}
-	t := a.Table(output.Column{Title: "NAMESPACE"}, output.Column{Title: "NAME"}, output.Column{Title: "STAGE", Optional: 2}, output.Column{Title: "ISOLATES", Optional: 1},
+	t := a.Table(output.Column{Title: "NAMESPACE"}, output.Column{Title: "NAME"}, output.Column{Title: "TIER"}, output.Column{Title: "STAGE", Optional: 2}, output.Column{Title: "ISOLATES", Optional: 1},
 		output.Column{Title: "INGRESS", Right: true, Optional: 1}, output.Column{Title: "EGRESS", Right: true, Optional: 1}, output.Column{Title: "SUBJECTS", Right: true},
 		output.Column{Title: "STATE"}, output.Column{Title: "MESSAGE", Flexible: true})
 	for i := range policies {
 		p := &policies[i]
-		t.Add(output.Cell{Text: p.Namespace}, output.Cell{Text: p.Name}, output.Cell{Text: p.Stage}, output.Cell{Text: output.Join(p.Isolates)},
+		t.Add(output.Cell{Text: cmp.Or(p.Namespace, "-")}, output.Cell{Text: p.Name}, output.Cell{Text: p.Tier}, output.Cell{Text: p.Stage}, output.Cell{Text: output.Join(p.Isolates)},
 			output.Cell{Text: strconv.Itoa(p.Ingress)}, output.Cell{Text: strconv.Itoa(p.Egress)}, output.Cell{Text: strconv.Itoa(p.Subjects)},
 			output.Cell{Text: p.State, Color: output.StateColor(p.State)}, output.Cell{Text: p.Message})
 	}

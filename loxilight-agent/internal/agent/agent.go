@@ -57,6 +57,8 @@ type Agent struct {
 	policies   *kube.Store[packedPolicy]
 	newPods    *newPods
 
+	clusterPolicies *kube.Store[kube.ClusterNetworkPolicy]
+
 	departed *departed
 	queue    *queue
 	state    *state
@@ -84,7 +86,7 @@ func New(o Options) *Agent {
 			panic(err) // the configuration was checked
 		}
 	}
-	a.nodes = kube.NewStore(kube.StoreOptions[corev1.Node]{Trim: trimNode, Check: a.checkNodes, Changed: a.nodeChanged})
+	a.nodes = kube.NewStore(kube.StoreOptions[corev1.Node]{Trim: trimNode, Check: a.checkNodes, Confirm: true, Changed: a.nodeChanged})
 	all := kube.StoreOptions[corev1.Service]{Trim: trimService, Changed: a.serviceChanged}
 	if o.Config.ServiceProxyName == "" { // with a proxy name, there may be no Services
 		all.Check = kube.NeverEmpty[corev1.Service]("Services")
@@ -106,16 +108,17 @@ func New(o Options) *Agent {
 	return a
 }
 
-// newPolicyStores makes the stores of which Policies and their participants are made. Pods that a
-// list lacks are not confirmed: without its Entity, a pod is closed, not open.
+// newPolicyStores makes the stores of which Policies and their participants are made. Lists that lack
+// known objects are confirmed: without its Entity, a pod or a node is no peer of rules that deny.
 func (a *Agent) newPolicyStores() {
 	a.pods = kube.NewStore(kube.StoreOptions[policies.Pod]{
-		Convert: packPod, Changed: a.podChanged, Index: (*policies.Pod).Namespace,
+		Convert: packPod, Confirm: true, Changed: a.podChanged, Index: (*policies.Pod).Namespace,
 	})
 	a.namespaces = kube.NewStore(kube.StoreOptions[corev1.Namespace]{Trim: trimNamespace, Confirm: true, Changed: a.namespaceChanged})
 	a.policies = kube.NewStore(kube.StoreOptions[packedPolicy]{
 		Convert: packPolicy, Confirm: true, Changed: a.policyChanged, Index: func(p *packedPolicy) string { return p.Namespace },
 	})
+	a.clusterPolicies = kube.NewStore(kube.StoreOptions[kube.ClusterNetworkPolicy]{Trim: trimClusterPolicy, Confirm: true, Changed: a.clusterPolicyChanged})
 }
 
 // Run works until ctx is done. The daemon's state then stays in force.
@@ -135,6 +138,7 @@ func (a *Agent) Run(ctx context.Context) {
 	all.Go(func() { kube.Pods(ctx, watcher, a.o.Kube, a.pods) })
 	all.Go(func() { watcher.Namespaces(ctx, a.o.Kube, a.namespaces) })
 	all.Go(func() { kube.NetworkPolicies(ctx, watcher, a.o.Kube, a.policies) })
+	all.Go(func() { kube.ClusterPolicies(ctx, watcher, a.o.Kube, a.clusterPolicies) })
 	a.newPods.ctx, a.newPods.tasks = ctx, &all
 	all.Go(func() { a.events.Run(ctx) })
 	all.Go(func() { a.tellCondition(ctx) })
@@ -169,6 +173,7 @@ func (a *Agent) lists() []list {
 	return []list{
 		{"nodes", a.nodes.Synced()}, {"services", a.services.Synced()}, {"endpointslices", a.slices.Synced()},
 		{"pods", a.pods.Synced()}, {"namespaces", a.namespaces.Synced()}, {"networkpolicies", a.policies.Synced()},
+		{"clusternetworkpolicies", a.clusterPolicies.Synced()},
 	}
 }
 

@@ -23,6 +23,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/internal/testkube"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/nodes"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/policies"
 	"github.com/loxilight/loxilight/loxilight-agent/internal/services"
@@ -37,6 +38,8 @@ type chaos struct {
 	nodes    map[string]*corev1.Node
 	pods     map[string]*corev1.Pod
 	policies map[string]*networkingv1.NetworkPolicy
+	cluster  map[string]string // of ClusterNetworkPolicies: the label of their subjects
+	defined  bool              // the cluster has ClusterNetworkPolicies
 	stop     func()
 	running  bool // the daemon
 	counts   map[string]int
@@ -63,7 +66,7 @@ func TestChaos(t *testing.T) {
 	c := &chaos{
 		world: newWorld(t), r: rand.New(rand.NewPCG(seed, 1)), running: true, counts: map[string]int{},
 		services: map[string]*corev1.Service{}, slices: map[string]*discoveryv1.EndpointSlice{}, nodes: map[string]*corev1.Node{},
-		pods: map[string]*corev1.Pod{}, policies: map[string]*networkingv1.NetworkPolicy{},
+		pods: map[string]*corev1.Pod{}, policies: map[string]*networkingv1.NetworkPolicy{}, cluster: map[string]string{},
 	}
 	c.kube.Set(namespace("shop"))
 	c.setNode(node("n1", "192.0.2.1", "10.244.1.0/24"))
@@ -95,7 +98,9 @@ func (c *chaos) setSlice(s *discoveryv1.EndpointSlice) { c.slices[s.Name] = s; c
 func (c *chaos) participantStep() {
 	i := c.r.IntN(20)
 	c.counts["pod or policy"]++
-	switch c.r.IntN(5) {
+	switch c.r.IntN(7) {
+	case 5:
+		c.clusterStep(fmt.Sprint("c", i))
 	case 0:
 		p := networkPolicy("shop", fmt.Sprint("p", i), fmt.Sprint("a", c.r.IntN(3)), fmt.Sprint("a", c.r.IntN(3)))
 		c.policies[p.Name] = p
@@ -118,9 +123,39 @@ func (c *chaos) participantStep() {
 	}
 }
 
+// clusterStep makes one random change of a ClusterNetworkPolicy, or of the definition of the resource,
+// which ends with its objects.
+func (c *chaos) clusterStep(name string) {
+	if c.r.IntN(5) == 0 {
+		if c.defined = !c.defined; c.defined {
+			c.kube.Define(testkube.ClusterPolicyVersion)
+			return
+		}
+		for name := range c.cluster {
+			c.kube.Delete(clusterPolicy(name, ""))
+		}
+		clear(c.cluster)
+		c.kube.Define("")
+		if c.r.IntN(2) == 0 {
+			c.kube.CutWatches()
+		}
+		return
+	}
+	if !c.defined {
+		return
+	}
+	if c.r.IntN(3) == 0 {
+		delete(c.cluster, name)
+		c.kube.Delete(clusterPolicy(name, ""))
+		return
+	}
+	c.cluster[name] = fmt.Sprint("a", c.r.IntN(3))
+	c.kube.Set(clusterPolicy(name, c.cluster[name]))
+}
+
 // participants returns what the daemon should have of pods and policies.
 func (c *chaos) participants() []api.Object {
-	objects := []api.Object{policies.Tier(), policies.Namespace(namespace("shop"))}
+	objects := append(policies.Tiers(), policies.Namespace(namespace("shop")))
 	here := policies.Node{Name: "n1"}
 	cidrs, err := nodes.PodCIDRs(c.nodes["n1"])
 	if err != nil {
@@ -128,6 +163,17 @@ func (c *chaos) participants() []api.Object {
 	}
 	for _, text := range cidrs {
 		here.Subnets = append(here.Subnets, netip.MustParsePrefix(text))
+	}
+	for name, app := range c.cluster {
+		p := clusterPolicy(name, app)
+		objects = append(objects, policies.TranslateCluster(&policies.ClusterPolicy{Name: name, Spec: raw(c.t, p.Object["spec"])}, &here).Object)
+	}
+	var nodeAddresses policies.NodeAddresses
+	for _, n := range c.nodes {
+		nodeAddresses.Set(n.Name, n)
+	}
+	for _, n := range c.nodes {
+		objects = append(objects, here.NodeEntities(n, &nodeAddresses, nil)...)
 	}
 	var addresses policies.Addresses
 	var all []*policies.Pod

@@ -19,6 +19,8 @@ const (
 	reasonInvalid = "LoxilightInvalid" // the object cannot be translated
 	reasonRefused = "LoxilightRefused" // the daemon rejects it
 	reasonFailing = "LoxilightFailing" // the data plane cannot implement it
+
+	reasonAmbiguous = "LoxilightAmbiguous" // the API does not define the order of two policies
 )
 
 // nodeOf names a node in an event as kubelets do.

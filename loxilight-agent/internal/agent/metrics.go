@@ -47,6 +47,7 @@ func (a *Agent) newMetrics() *agentMetrics {
 	r.Gauge("loxilight_agent_pods", "Pods in the cluster.", func() float64 { return float64(a.pods.Len()) })
 	r.Gauge("loxilight_agent_namespaces", "Namespaces in the cluster.", func() float64 { return float64(a.namespaces.Len()) })
 	r.Gauge("loxilight_agent_network_policies", "NetworkPolicies in the cluster.", func() float64 { return float64(a.policies.Len()) })
+	r.Gauge("loxilight_agent_cluster_network_policies", "ClusterNetworkPolicies in the cluster.", func() float64 { return float64(a.clusterPolicies.Len()) })
 	r.Gauge("loxilight_agent_synced", "1: the daemon has the state of the API server.", func() float64 { return bit(a.state.numbers().daemon) })
 	r.Gauge("loxilight_agent_ready", "1: the node can carry pods.", func() float64 { ready, _ := a.Readiness(); return bit(ready) })
 	return f

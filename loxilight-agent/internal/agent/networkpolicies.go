@@ -5,6 +5,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -80,10 +81,19 @@ func aboutPolicy(p *packedPolicy) corev1.ObjectReference {
 func (a *Agent) aboutParticipant(ref api.ObjectRef) *corev1.ObjectReference {
 	switch ref.Kind {
 	case api.KindPolicy:
+		if name, ok := strings.CutPrefix(ref.Name, "cnp/"); ok {
+			if p := a.clusterPolicies.Get(name); p != nil {
+				return new(aboutClusterPolicy(p))
+			}
+			return nil
+		}
 		if p := a.policies.Get(strings.TrimPrefix(ref.Name, "np/")); p != nil {
 			return new(aboutPolicy(p))
 		}
 	case api.KindEntity:
+		if name, ok := strings.CutPrefix(ref.Name, "node/"); ok {
+			return new(nodeOf(name))
+		}
 		if p := a.pods.Get(strings.TrimPrefix(ref.Name, "pod/")); p != nil {
 			return &corev1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: p.Namespace(), Name: p.Name()}
 		}
@@ -111,12 +121,20 @@ func (a *Agent) confirmRemoved(ctx context.Context) error {
 	}
 	keys, err := removed(api.KindPolicy, func(o *api.Object) string {
 		return kube.Key(o.Labels[policies.LabelNamespace], o.Labels[policies.LabelPolicy])
-	}, func(key string) bool { return a.policies.Get(key) != nil })
-	if err == nil && len(keys) > 0 {
-		err = a.policies.ConfirmGone(ctx, keys)
-	}
+	}, func(key string) bool { return a.policies.Get(key) != nil || a.clusterPolicies.Get(key) != nil })
 	if err != nil {
-		return fmt.Errorf("networkpolicies: %w", err)
+		return fmt.Errorf("policies: %w", err)
+	}
+	isCluster := func(key string) bool { return !strings.Contains(key, "/") }
+	if gone := slices.DeleteFunc(slices.Clone(keys), isCluster); len(gone) > 0 {
+		if err := a.policies.ConfirmGone(ctx, gone); err != nil {
+			return fmt.Errorf("networkpolicies: %w", err)
+		}
+	}
+	if gone := slices.DeleteFunc(keys, func(key string) bool { return !isCluster(key) }); len(gone) > 0 {
+		if err := a.clusterPolicies.ConfirmGone(ctx, gone); err != nil {
+			return fmt.Errorf("clusternetworkpolicies: %w", err)
+		}
 	}
 	keys, err = removed(api.KindNamespace, func(o *api.Object) string { return o.Name }, func(key string) bool { return a.namespaces.Get(key) != nil })
 	if err == nil && len(keys) > 0 {

@@ -17,13 +17,13 @@ import (
 )
 
 // A pod of this node has no Entity, and so no network, before the agent's view of the policies of
-// its namespace, and of the namespace, is no older than the pod: otherwise the pod would start
+// its namespace, of the namespace and of ClusterNetworkPolicies is no older than the pod: otherwise the pod would start
 // without a policy that was created before it, because each resource has a watch of its own.
 //
 // The view is no older if
-//   - the watches of both resources have reported a later resourceVersion than the pod's: versions
+//   - the watches of all three resources have reported a later resourceVersion than the pod's: versions
 //     of one cluster are comparable, and each watch reports changes in their order; or
-//   - both stores contain the answers to two requests that are not older than the pod: the objects
+//   - the stores contain the answers to three requests that are not older than the pod: the objects
 //     in the answers in this version or a later one, and none that the answers lack.
 //
 // What the view contains is translated no later than the pod (see takeItems), and sent in the same
@@ -43,7 +43,7 @@ const (
 )
 
 // view is how current the stores of policies and namespaces are, as resourceVersions.
-type view struct{ policies, namespaces string }
+type view struct{ policies, namespaces, clusterPolicies string }
 
 // newPods are pods that wait for a check, by namespace. It is safe for concurrent use.
 type newPods struct {
@@ -69,7 +69,7 @@ func (a *Agent) isChecked(p *policies.Pod) bool {
 	if s.checked[p.Key()] == p.UID() {
 		return true
 	}
-	if kube.NotOlder(s.view.policies, p.Version()) && kube.NotOlder(s.view.namespaces, p.Version()) {
+	if kube.NotOlder(s.view.policies, p.Version()) && kube.NotOlder(s.view.namespaces, p.Version()) && kube.NotOlder(s.view.clusterPolicies, p.Version()) {
 		s.checked[p.Key()] = p.UID()
 		return true
 	}
@@ -165,9 +165,18 @@ func (a *Agent) awaitView(ctx context.Context, namespace, version string) error 
 		a.metrics.apiFailures.Add(1, "namespaces")
 		return err
 	}
+	everywhere, err := a.o.Kube.ClusterPolicies(ctx, version)
+	if err != nil {
+		a.metrics.apiFailures.Add(1, "clusternetworkpolicies")
+		return err
+	}
+	if len(everywhere.Objects) > 0 {
+		a.clusterPolicies.LookAgain()
+	}
 	contain := func() bool {
 		return a.policies.Contains(listed, func() []*packedPolicy { return a.policies.By(namespace) }) &&
-			a.namespaces.Contains(own, func() []*corev1.Namespace { return listOf(a.namespaces.Get(namespace)) })
+			a.namespaces.Contains(own, func() []*corev1.Namespace { return listOf(a.namespaces.Get(namespace)) }) &&
+			a.clusterPolicies.Contains(everywhere, a.clusterPolicies.All)
 	}
 	for end := time.Now().Add(viewWait); !contain(); {
 		if time.Now().After(end) {

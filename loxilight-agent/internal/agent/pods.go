@@ -22,17 +22,22 @@ import (
 type participants struct {
 	node      policies.Node
 	addresses policies.Addresses
+	cluster   clusterState
 	sent      map[string]string // pods with an Entity, by namespace/name: the uid
 	checked   map[string]string // pods of this node whose policies are known, by namespace/name: the uid
-	problems  map[string]string // of NetworkPolicies, by namespace/name: the last reported text
+	// problems are the last reported texts, of NetworkPolicies by namespace/name and of
+	// ClusterNetworkPolicies by name.
+	problems map[string]string
 	// local are the pods of this node that policies may select, by namespace and namespace/name. The
 	// policies of other namespaces concern no Endpoint of this node.
 	local map[string]map[string]struct{}
 	view  view
+
+	nodeAddresses policies.NodeAddresses
 }
 
 func newParticipants(node string) *participants {
-	return &participants{node: policies.Node{Name: node}, sent: map[string]string{}, checked: map[string]string{}, problems: map[string]string{}, local: map[string]map[string]struct{}{}}
+	return &participants{node: policies.Node{Name: node}, sent: map[string]string{}, checked: map[string]string{}, problems: map[string]string{}, cluster: newClusterState(), local: map[string]map[string]struct{}{}}
 }
 
 // packPod converts a pod, or a packed one, to its stored form.
@@ -67,24 +72,24 @@ func (a *Agent) namespaceChanged(old, now *corev1.Namespace) {
 			a.queue.put(item{itemPod, p.Key()}, time.Time{})
 		}
 	}
-	if stageOf(old) != stageOf(now) {
+	if !maps.Equal(annotationsOf(old), annotationsOf(now)) {
 		for _, p := range a.policies.By(name) {
 			a.queue.put(item{itemNetworkPolicy, kube.Key(p.Namespace, p.Name)}, time.Time{})
 		}
 	}
 }
 
-func stageOf(n *corev1.Namespace) string {
+func annotationsOf(n *corev1.Namespace) map[string]string {
 	if n == nil {
-		return ""
+		return nil
 	}
-	return n.Annotations[policies.AnnotationStage]
+	return n.Annotations
 }
 
 // takeItems returns what must be translated, and notes how current the view of policies and
 // namespaces is. The order matters: the content of the view is translated with the items or before.
 func (a *Agent) takeItems() map[item]time.Time {
-	a.participants.view = view{a.policies.Version(), a.namespaces.Version()}
+	a.participants.view = view{a.policies.Version(), a.namespaces.Version(), a.clusterPolicies.Version()}
 	items := a.queue.take()
 	for _, i := range slices.Collect(maps.Keys(items)) {
 		if i.kind == itemChecked {
@@ -96,13 +101,15 @@ func (a *Agent) takeItems() map[item]time.Time {
 
 // translateParticipants translates all namespaces, policies and pods.
 func (a *Agent) translateParticipants() {
-	a.syncer.Set(groupTier, []api.Object{policies.Tier()}, time.Time{})
+	a.syncer.Set(groupTier, policies.Tiers(), time.Time{})
 	for _, n := range a.namespaces.All() {
 		a.translateNamespace(n.Name)
 	}
 	for _, p := range a.policies.All() {
 		a.translatePolicy(kube.Key(p.Namespace, p.Name))
 	}
+	a.translateClusterPolicies()
+	a.translateNodeEntities()
 	a.translatePods()
 	for _, group := range a.syncer.Groups() {
 		if name, ok := strings.CutPrefix(group, groupNamespace); ok && a.namespaces.Get(name) == nil {

@@ -73,7 +73,7 @@ func TestProbesAndMetrics(t *testing.T) {
 	})
 	for _, want := range []string{
 		`loxilight_agent_endpoints_latency_seconds_bucket{le="0.5"} 0`, "loxilight_agent_synced 1", "loxilight_agent_ready 1",
-		"loxilight_agent_nodes 2", "loxilight_agent_objects 6",
+		"loxilight_agent_nodes 2", "loxilight_agent_objects 10",
 	} {
 		if !strings.Contains(metrics.String(), want+"\n") {
 			t.Errorf("no %q in\n%s", want, metrics.String())

@@ -33,6 +33,7 @@ const (
 	itemChecked                       // a check of a pod has succeeded: namespace/name and uid, separated by a blank
 	itemNamespace                     // by name
 	itemNetworkPolicy                 // by namespace/name
+	itemClusterPolicy                 // by name
 	itemReserved                      // node addresses or pod subnets have changed: no Service may have them
 )
 

@@ -63,7 +63,7 @@ func measureLargeCluster(t *testing.T, participants, maxResident int) {
 	testnet.Eventually(t, 2*time.Minute, "everything is in the daemon", func() bool {
 		status, err := w.daemon.Status(t.Context())
 		return err == nil && status.Objects[api.KindService] == serviceCount+1 && status.Objects[api.KindPeer] == nodeCount+1 &&
-			status.Objects[api.KindEntity] == participants && status.Objects[api.KindPolicy] == participants
+			status.Objects[api.KindEntity] == participants+nodeCount+2 && status.Objects[api.KindPolicy] == participants
 	})
 	t.Logf("in step after %s, resident %d KiB, at most %d KiB, program %d bytes", time.Since(begin).Round(time.Millisecond), resident("VmRSS")>>10, resident("VmHWM")>>10, info.Size())
 	var slowest time.Duration

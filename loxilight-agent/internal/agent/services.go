@@ -197,5 +197,5 @@ func (a *Agent) serviceNamed(object string) *corev1.Service {
 // logCounts logs the number of objects in the cluster.
 func (a *Agent) logCounts() {
 	a.log.Info("the first lists of the cluster are complete", slog.Int("nodes", a.nodes.Len()), slog.Int("services", a.services.Len()), slog.Int("endpoint_slices", a.slices.Len()),
-		slog.Int("pods", a.pods.Len()), slog.Int("namespaces", a.namespaces.Len()), slog.Int("network_policies", a.policies.Len()))
+		slog.Int("pods", a.pods.Len()), slog.Int("namespaces", a.namespaces.Len()), slog.Int("network_policies", a.policies.Len()), slog.Int("cluster_network_policies", a.clusterPolicies.Len()))
 }

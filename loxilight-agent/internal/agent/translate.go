@@ -27,6 +27,9 @@ const (
 	groupNamespace = "namespace/"
 	groupPolicy    = "policy/"
 	groupPod       = "pod/"
+
+	groupClusterPolicy = "clusterpolicy/"
+	groupNodeEntity    = "nodeentity/"
 )
 
 // nodeChanged is called for each change to a node.
@@ -73,15 +76,20 @@ func (a *Agent) translate() {
 		a.translateSelf()
 		if a.setSubnets() {
 			a.translatePods()
+			a.translateNodeEntities()
+			a.translateClusterPolicies()
 		}
+		a.translateNodeEntity(a.o.NodeName)
 		if node := a.self(); node != nil {
 			a.translateServices(node, items)
 		}
 	}
+	hasClusterPolicies := false
 	for i, since := range items {
 		switch i.kind {
 		case itemNode:
 			a.translateNode(i.key, since)
+			a.translateNodeEntity(i.key)
 		case itemService:
 			a.translateService(i.key, since)
 		case itemAnnounce:
@@ -94,7 +102,13 @@ func (a *Agent) translate() {
 			a.translateNamespace(i.key)
 		case itemNetworkPolicy:
 			a.translatePolicy(i.key)
+		case itemClusterPolicy:
+			a.translateClusterPolicy(i.key)
+			hasClusterPolicies = true
 		}
+	}
+	if hasClusterPolicies {
+		a.settleClusterPolicies()
 	}
 }
 

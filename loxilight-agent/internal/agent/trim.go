@@ -43,9 +43,7 @@ func only(m map[string]string, keep func(string) bool) map[string]string {
 func ours(name string) bool { return strings.HasPrefix(name, annotationPrefix) }
 
 func trimNode(n *corev1.Node) {
-	trimMeta(&n.ObjectMeta, func(name string) bool {
-		return name == corev1.LabelTopologyZone || name == corev1.LabelNodeExcludeBalancers
-	}, ours)
+	trimMeta(&n.ObjectMeta, func(string) bool { return true }, ours) // policies select nodes by labels
 	n.Spec = corev1.NodeSpec{PodCIDR: n.Spec.PodCIDR, PodCIDRs: n.Spec.PodCIDRs, Taints: n.Spec.Taints}
 	conditions := n.Status.Conditions[:0:0]
 	for _, c := range n.Status.Conditions {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package controller assigns addresses of pools to Services of type LoadBalancer. One process in
-// the cluster does so at a time, the holder of a lease. It runs beside the nodes' agents with an
-// account of its own, so that no node's account can write the status of a Service. It knows neither
-// nodes nor the daemon.
+// Package controller assigns addresses of pools to Services of type LoadBalancer, and writes the
+// conditions of ClusterNetworkPolicies. One process in the cluster does so at a time, the holder of a
+// lease. It runs beside the nodes' agents with an account of its own, so that no node's account can
+// write the status of a Service or a policy. It knows neither nodes nor the daemon.
 package controller
 
 import (
@@ -28,7 +28,7 @@ import (
 // ReasonAddresses is the reason in events about addresses that a Service does not get.
 const ReasonAddresses = "LoxilightNoAddress"
 
-// LeaseName is the lease of the process that assigns addresses. A new holder first waits (settle),
+// LeaseName is the lease of the process that writes. A new holder first waits (settle),
 // so that it sees what the last holder wrote.
 const (
 	LeaseName     = "loxilight-addresses"
@@ -49,13 +49,14 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Controller assigns addresses. Create it with [New] and start it with [Controller.Run].
+// Controller assigns addresses and writes conditions. Create it with [New] and start it with [Controller.Run].
 type Controller struct {
 	o        Options
 	pools    *pools.Pools
 	services *kube.Store[corev1.Service]
+	policies *kube.Store[kube.ClusterNetworkPolicy]
 	events   *kube.Recorder
-	changed  chan struct{} // a Service of type LoadBalancer has changed
+	changed  chan struct{} // a Service of type LoadBalancer or a policy has changed
 
 	mu     sync.Mutex
 	rounds time.Time // when the last round ended
@@ -73,6 +74,7 @@ func New(o Options) (*Controller, error) {
 		all.Check = kube.NeverEmpty[corev1.Service]("Services")
 	}
 	c.services = kube.NewStore(all)
+	c.policies = kube.NewStore(kube.StoreOptions[kube.ClusterNetworkPolicy]{Trim: trimPolicy, Changed: c.policyChanged})
 	c.events = kube.NewRecorder(o.Kube, o.Log, "loxilight-controller", o.Name)
 	return c, nil
 }
@@ -84,14 +86,14 @@ func (c *Controller) Run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	all.Go(func() { health.Serve(ctx, c.o.Log, "health", c.o.Config.Health.Listen, health.Handler(c)) })
-	if len(c.o.Config.LoadBalancer.Pools) == 0 {
-		c.o.Log.Info("no pools are configured: there are no addresses to assign")
-		<-ctx.Done()
-		return
-	}
-	ours, _ := services.Selectors(c.o.Config.ServiceProxyName)
 	watcher := &kube.Watcher{Log: c.o.Log}
-	all.Go(func() { watcher.Services(ctx, c.o.Kube, ours, c.services) })
+	if c.hasPools() {
+		ours, _ := services.Selectors(c.o.Config.ServiceProxyName)
+		all.Go(func() { watcher.Services(ctx, c.o.Kube, ours, c.services) })
+	} else {
+		c.o.Log.Info("no pools are configured: there are no addresses to assign")
+	}
+	all.Go(func() { kube.ClusterPolicies(ctx, watcher, c.o.Kube, c.policies) })
 	all.Go(func() { c.events.Run(ctx) })
 	for !c.synced() {
 		c.round()
@@ -102,11 +104,14 @@ func (c *Controller) Run(ctx context.Context) {
 			return
 		}
 	}
-	c.giveOut(ctx)
+	c.write(ctx)
 }
 
-// giveOut assigns addresses for as long as this process holds the lease.
-func (c *Controller) giveOut(ctx context.Context) {
+func (c *Controller) hasPools() bool { return len(c.o.Config.LoadBalancer.Pools) > 0 }
+
+// write assigns addresses and writes conditions for as long as this process holds the lease. It does
+// not ask for the lease while there is nothing to write.
+func (c *Controller) write(ctx context.Context) {
 	lease := &kube.Lease{
 		Client: c.o.Kube, Namespace: Namespace(), Name: LeaseName, Holder: c.o.Name, Duration: leaseDuration,
 	}
@@ -117,11 +122,16 @@ func (c *Controller) giveOut(ctx context.Context) {
 	}()
 	reported := map[string]string{} // problems, by namespace/name
 	for {
-		if err := lease.Try(ctx); err != nil && ctx.Err() == nil {
-			c.o.Log.Debug("the lease for assigning addresses could not be acquired", slog.Any("error", err))
+		if c.hasPools() || c.policies.Len() > 0 {
+			if err := lease.Try(ctx); err != nil && ctx.Err() == nil {
+				c.o.Log.Debug("the lease could not be acquired", slog.Any("error", err))
+			}
 		}
 		if since := lease.Held(); !since.IsZero() && time.Since(since) > settle {
-			c.assign(ctx, reported)
+			if c.hasPools() {
+				c.assign(ctx, reported)
+			}
+			c.tellConditions(ctx)
 		}
 		c.round()
 		select {
@@ -182,6 +192,11 @@ func (c *Controller) serviceChanged(old, now *corev1.Service) {
 	if !balancer(old) && !balancer(now) {
 		return
 	}
+	c.wake()
+}
+
+// wake begins the next round.
+func (c *Controller) wake() {
 	select {
 	case c.changed <- struct{}{}:
 	default:
@@ -215,7 +230,7 @@ func (c *Controller) synced() bool {
 	case <-c.services.Synced():
 		return true
 	default:
-		return len(c.o.Config.LoadBalancer.Pools) == 0
+		return !c.hasPools()
 	}
 }
 
@@ -229,7 +244,7 @@ func (c *Controller) Live() bool {
 func (c *Controller) Alive() (bool, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return len(c.o.Config.LoadBalancer.Pools) == 0 || time.Since(c.rounds) < liveness, c.rounds
+	return time.Since(c.rounds) < liveness, c.rounds
 }
 
 // Eligible implements [health.Checks]: no load balancer asks here.

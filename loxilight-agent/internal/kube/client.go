@@ -39,7 +39,7 @@ type Options struct {
 type Client struct {
 	Host string // URL
 
-	core, discovery, coordination, networking pair
+	core, discovery, coordination, networking, policy pair
 
 	dialers [2]*dialer
 }
@@ -66,7 +66,7 @@ func New(o Options) (*Client, error) {
 		}
 	}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, coordinationv1.AddToScheme, networkingv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, discoveryv1.AddToScheme, coordinationv1.AddToScheme, networkingv1.AddToScheme, addClusterPolicies} {
 		utilruntime.Must(add(scheme))
 	}
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
@@ -85,7 +85,7 @@ func New(o Options) (*Client, error) {
 		for _, part := range []struct {
 			clients *pair
 			gv      schema.GroupVersion
-		}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.coordination, coordinationv1.SchemeGroupVersion}, {&c.networking, networkingv1.SchemeGroupVersion}} {
+		}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.coordination, coordinationv1.SchemeGroupVersion}, {&c.networking, networkingv1.SchemeGroupVersion}, {&c.policy, clusterPolicyVersion}} {
 			if part.clients[i], err = clientFor(*cfg, part.gv, shared); err != nil {
 				return nil, fmt.Errorf("API server %s: %w", cfg.Host, err)
 			}

@@ -38,7 +38,8 @@ type Store[T any] struct {
 	version string        // all changes up to this resourceVersion are in the store; empty: unknown
 	synced  chan struct{} // closed with the first complete list
 	once    sync.Once
-	lists   int // lists used so far
+	lists   int  // lists used so far
+	absent  bool // the cluster lacks the resource, or did when it was last looked for
 }
 
 // StoreOptions make a [Store]. Only Changed must be set.
@@ -206,6 +207,27 @@ func (s *Store[T]) UpdateResourceVersion(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version = version
+}
+
+func (s *Store[T]) setAbsent(absent bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.absent = absent
+}
+
+// LookAgain is called if the cluster has the resource: a store that is empty because the cluster
+// lacked the resource looks for it at once.
+func (s *Store[T]) LookAgain() {
+	s.mu.RLock()
+	absent := s.absent
+	s.mu.RUnlock()
+	if !absent {
+		return
+	}
+	select {
+	case s.again <- struct{}{}:
+	default: // it was requested already
+	}
 }
 
 // without returns the keys of objects that are not in a list.

@@ -35,7 +35,7 @@ func (t *translation) peer(field string, p *networkingv1.NetworkPolicyPeer) (pee
 	}
 	peer.Namespaces = t.here()
 	if p.NamespaceSelector != nil {
-		labels, ok := t.selector(field+".namespaceSelector", p.NamespaceSelector)
+		labels, ok := t.problems.selector(field+".namespaceSelector", p.NamespaceSelector)
 		if !ok {
 			return peer, false
 		}
@@ -45,7 +45,7 @@ func (t *translation) peer(field string, p *networkingv1.NetworkPolicyPeer) (pee
 		}
 	}
 	if p.PodSelector != nil {
-		if peer.Entities, ok = t.selector(field+".podSelector", p.PodSelector); !ok {
+		if peer.Entities, ok = t.problems.selector(field+".podSelector", p.PodSelector); !ok {
 			return peer, false
 		}
 	}
@@ -167,7 +167,7 @@ func protocolOf(p *corev1.Protocol) (word string, ok bool) {
 
 // selector translates a selector of labels; nil selects everything. ok is false if it cannot be
 // understood, and must select nothing.
-func (t *translation) selector(field string, s *metav1.LabelSelector) (selector *api.LabelSelector, ok bool) {
+func (p *problems) selector(field string, s *metav1.LabelSelector) (selector *api.LabelSelector, ok bool) {
 	if len(s.MatchLabels)+len(s.MatchExpressions) == 0 {
 		return nil, true
 	}
@@ -177,7 +177,7 @@ func (t *translation) selector(field string, s *metav1.LabelSelector) (selector 
 			selector.MatchLabels = make(map[string]string, len(s.MatchLabels))
 		}
 		if key == "" {
-			t.problems.add(field+".matchLabels", "a label without a name cannot match; the selector is ignored")
+			p.add(field+".matchLabels", "a label without a name cannot match; the selector is ignored")
 			return nil, false
 		}
 		selector.MatchLabels[labelKey(key)] = value
@@ -187,16 +187,16 @@ func (t *translation) selector(field string, s *metav1.LabelSelector) (selector 
 		takesValues := e.Operator == metav1.LabelSelectorOpIn || e.Operator == metav1.LabelSelectorOpNotIn
 		switch {
 		case e.Key == "":
-			t.problems.add(at+".key", "is empty; the selector is ignored")
+			p.add(at+".key", "is empty; the selector is ignored")
 			return nil, false
 		case !takesValues && e.Operator != metav1.LabelSelectorOpExists && e.Operator != metav1.LabelSelectorOpDoesNotExist:
-			t.problems.add(at+".operator", "%q is not one of In, NotIn, Exists, DoesNotExist; the selector is ignored", e.Operator)
+			p.add(at+".operator", "%q is not one of In, NotIn, Exists, DoesNotExist; the selector is ignored", e.Operator)
 			return nil, false
 		case takesValues && len(e.Values) == 0:
-			t.problems.add(at+".values", "is empty, but %s needs values; the selector is ignored", e.Operator)
+			p.add(at+".values", "is empty, but %s needs values; the selector is ignored", e.Operator)
 			return nil, false
 		case !takesValues && len(e.Values) > 0:
-			t.problems.add(at+".values", "is set, but %s takes no values; the selector is ignored", e.Operator)
+			p.add(at+".values", "is set, but %s takes no values; the selector is ignored", e.Operator)
 			return nil, false
 		}
 		selector.MatchExpressions = append(selector.MatchExpressions, api.LabelExpression{Key: labelKey(e.Key), Operator: string(e.Operator), Values: e.Values})

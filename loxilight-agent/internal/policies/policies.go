@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package policies translates pods, namespaces and NetworkPolicies into Entities, Namespaces and
-// Policies. It is a pure translation, and neither watches nor sends.
+// Package policies translates pods, nodes, namespaces, NetworkPolicies and ClusterNetworkPolicies
+// into Entities, Namespaces and Policies. It is a pure translation, and neither watches nor sends.
 //
 // All rules of a NetworkPolicy allow. So what this version does not understand is left out, and a
-// rule of which nothing remains is omitted: an empty list would match everything.
+// rule of which nothing remains is omitted: an empty list would match everything. Rules of a
+// ClusterNetworkPolicy that are not understood match nothing or deny everything.
 package policies
 
 import (
@@ -18,27 +19,43 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// TierName is the Tier of NetworkPolicies.
-const TierName = "namespaces"
+// The Tiers: of ClusterNetworkPolicies that NetworkPolicies cannot override, of NetworkPolicies, and
+// of ClusterNetworkPolicies that they override.
+const (
+	TierAdmin    = "admin"
+	TierName     = "namespaces"
+	TierBaseline = "baseline"
+)
 
-// tierOrder leaves room for tiers before and after NetworkPolicies.
-const tierOrder = 200
+// SetNodes is the set of the Entities of nodes.
+const SetNodes = "nodes"
 
-// Labels of the Policies of the agent: the NetworkPolicy from which each was made.
+// Labels of the Policies of the agent: the policy from which each was made. A ClusterNetworkPolicy
+// has no namespace.
 const (
 	LabelNamespace = "namespace"
 	LabelPolicy    = "policy"
+)
+
+// The beginnings of the names of objects.
+const (
+	policyPrefix  = "np/"
+	clusterPrefix = "cnp/"
+	podPrefix     = "pod/"
+	nodePrefix    = "node/"
 )
 
 // nameMax is the maximum length of the name of an object, and keyMax of the name of a label of an
 // Entity, in bytes. Kubernetes permits longer ones.
 const nameMax, keyMax = 253, 253
 
-// Tier returns the Tier of NetworkPolicies. Kubernetes never isolates a pod from itself or from its
-// node.
-func Tier() api.Object {
-	order := int32(tierOrder)
-	return object(api.KindTier, TierName, nil, api.TierSpec{Order: &order, Always: []string{"self", "node"}})
+// Tiers returns the Tiers, with room for others before and between them. NetworkPolicies never
+// isolate a pod from itself or from its node; ClusterNetworkPolicies do not isolate.
+func Tiers() []api.Object {
+	tier := func(name string, order int32, always ...string) api.Object {
+		return object(api.KindTier, name, nil, api.TierSpec{Order: &order, Always: always})
+	}
+	return []api.Object{tier(TierAdmin, 100), tier(TierName, 200, "self", "node"), tier(TierBaseline, 300)}
 }
 
 // Namespace translates a namespace.
@@ -51,10 +68,18 @@ func Namespace(n *corev1.Namespace) api.Object {
 }
 
 // EntityName returns the name of the Entity of a pod.
-func EntityName(namespace, pod string) string { return shorten("pod/"+namespace+"/"+pod, nameMax) }
+func EntityName(namespace, pod string) string { return shorten(podPrefix+namespace+"/"+pod, nameMax) }
 
 // PolicyName returns the name of the Policy of a NetworkPolicy.
-func PolicyName(namespace, name string) string { return shorten("np/"+namespace+"/"+name, nameMax) }
+func PolicyName(namespace, name string) string {
+	return shorten(policyPrefix+namespace+"/"+name, nameMax)
+}
+
+// ClusterPolicyName returns the name of the Policy of a ClusterNetworkPolicy.
+func ClusterPolicyName(name string) string { return shorten(clusterPrefix+name, nameMax) }
+
+// NodeName returns the name of the Entity of a node.
+func NodeName(name string) string { return shorten(nodePrefix+name, nameMax) }
 
 // labelKey returns the name of a label as the daemon accepts it, for Entities and for selectors.
 func labelKey(key string) string { return shorten(key, keyMax) }
@@ -77,7 +102,7 @@ func object(kind, name string, labels map[string]string, spec any) api.Object {
 	return api.Object{Kind: kind, Name: name, Owner: api.OwnerK8s, Labels: labels, Spec: raw}
 }
 
-// problems collects why parts of a NetworkPolicy are not in force, for its user.
+// problems collects why parts of a policy are not in force, for its user.
 type problems []string
 
 func (p *problems) add(field, format string, args ...any) {

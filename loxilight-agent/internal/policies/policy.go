@@ -12,14 +12,20 @@ import (
 	"github.com/loxilight/loxilight/api"
 )
 
-// AnnotationStage on a NetworkPolicy, or on its namespace, is staged if the policy is evaluated but
-// not in force. The policy's own annotation precedes the annotation of its namespace.
-const AnnotationStage = "loxilight.io/stage"
+// Annotations of a ClusterNetworkPolicy, of a NetworkPolicy, or of its namespace. The policy's own
+// annotation precedes the annotation of its namespace.
+const (
+	// AnnotationStage is staged if the policy is evaluated but not in force.
+	AnnotationStage = "loxilight.io/stage"
+	// AnnotationDeny is reject if the senders of traffic that the policy denies are notified.
+	AnnotationDeny = "loxilight.io/deny"
+)
 
-// The values of [AnnotationStage].
+// The values of the annotations, besides [reject].
 const (
 	stageEnforced = "enforced"
 	stageStaged   = "staged"
+	denyDrop      = "drop"
 )
 
 // Words of a [api.PolicySpec].
@@ -27,6 +33,9 @@ const (
 	ingress = "ingress"
 	egress  = "egress"
 	allow   = "allow"
+	deny    = "deny"
+	reject  = "reject"
+	pass    = "pass"
 )
 
 // Translation is the translation of one NetworkPolicy.
@@ -39,8 +48,11 @@ type Translation struct {
 // unknown.
 func Translate(p *networkingv1.NetworkPolicy, annotations map[string]string) Translation {
 	t := translation{namespace: p.Namespace}
-	spec := api.PolicySpec{Tier: TierName, Stage: t.stage(p.Annotations, annotations), Isolate: t.directions(&p.Spec)}
-	selector, ok := t.selector("spec.podSelector", &p.Spec.PodSelector)
+	spec := api.PolicySpec{Tier: TierName, Stage: t.problems.stage(p.Annotations, annotations), Isolate: t.directions(&p.Spec)}
+	if t.problems.rejects(p.Annotations, annotations) {
+		spec.IsolateAction = reject
+	}
+	selector, ok := t.problems.selector("spec.podSelector", &p.Spec.PodSelector)
 	spec.AppliedTo = []api.EntitySelector{{Namespaces: t.here(), Entities: selector}}
 	if !ok {
 		t.problems.add("spec.podSelector", "all pods of the namespace are isolated, and the rules are ignored")
@@ -83,7 +95,7 @@ func (t *translation) here() *api.NamespaceSelector {
 }
 
 // stage returns the stage of the policy; empty: in force.
-func (t *translation) stage(own, namespace map[string]string) string {
+func (p *problems) stage(own, namespace map[string]string) string {
 	value, where := own[AnnotationStage], "annotation "
 	if value == "" {
 		value, where = namespace[AnnotationStage], "annotation of the namespace "
@@ -93,9 +105,25 @@ func (t *translation) stage(own, namespace map[string]string) string {
 		return stageStaged
 	case "", stageEnforced:
 	default:
-		t.problems.add(where+AnnotationStage, "%q is not one of enforced, staged; the policy is enforced", value)
+		p.add(where+AnnotationStage, "%q is not one of enforced, staged; the policy is enforced", value)
 	}
 	return ""
+}
+
+// rejects reports whether denied traffic is rejected, so that its sender is notified.
+func (p *problems) rejects(own, namespace map[string]string) bool {
+	value, where := own[AnnotationDeny], "annotation "
+	if value == "" {
+		value, where = namespace[AnnotationDeny], "annotation of the namespace "
+	}
+	switch value {
+	case reject:
+		return true
+	case "", denyDrop:
+	default:
+		p.add(where+AnnotationDeny, "%q is not one of drop, reject; denied traffic is dropped", value)
+	}
+	return false
 }
 
 // directions returns the directions in which the policy isolates its pods. An unknown type may be
@@ -143,12 +171,19 @@ func (t *translation) rule(field, list string, from []networkingv1.NetworkPolicy
 
 // Fallback returns the Policy that is in force in place of a Policy that the daemon refused: it
 // isolates the same pods in the same directions, and allows nothing. If that was refused too,
-// attempt is 2, and the Policy isolates all pods of the namespace. It returns nil if nothing else is
-// left.
+// attempt is 2, and the Policy isolates all pods of the namespace. For a ClusterNetworkPolicy, see
+// [clusterFallback]. It returns nil if nothing else is left.
 func Fallback(refused *api.Object, attempt int) *api.Object {
 	var spec api.PolicySpec
 	if refused.Kind != api.KindPolicy || json.Unmarshal(refused.Spec, &spec) != nil {
 		return nil
+	}
+	if spec.Tier != TierName {
+		if !clusterFallback(&spec, attempt) {
+			return nil
+		}
+		o := object(refused.Kind, refused.Name, refused.Labels, spec)
+		return &o
 	}
 	spec.Ingress, spec.Egress = nil, nil
 	switch attempt {

@@ -176,6 +176,33 @@ func TestStage(t *testing.T) {
 	}
 }
 
+// TestDeny: the annotation of the policy precedes the annotation of its namespace, and an unknown word
+// drops.
+func TestDeny(t *testing.T) {
+	rejects, drops, unknown := map[string]string{AnnotationDeny: "reject"}, map[string]string{AnnotationDeny: "drop"}, map[string]string{AnnotationDeny: "off"}
+	for i, tt := range []struct {
+		policy, namespace map[string]string
+		want, problem     string
+	}{
+		{nil, nil, "", ""},
+		{rejects, nil, "reject", ""},
+		{nil, rejects, "reject", ""},
+		{drops, rejects, "", ""},
+		{unknown, rejects, "", `annotation loxilight.io/deny: "off" is not one of drop, reject`},
+		{nil, unknown, "", `annotation of the namespace loxilight.io/deny: "off"`},
+	} {
+		p := network(t, "{ingress: [{}]}")
+		p.Annotations = tt.policy
+		got := Translate(p, tt.namespace)
+		if s := spec(t, &got.Object); s.IsolateAction != tt.want || s.Ingress[0].Action != "allow" {
+			t.Errorf("%d: %+v, want %q", i, s, tt.want)
+		}
+		if all := strings.Join(got.Problems, "; "); !strings.HasPrefix(all, tt.problem) || (all == "") != (tt.problem == "") {
+			t.Errorf("%d: problems %q, want %q", i, all, tt.problem)
+		}
+	}
+}
+
 func spec(t *testing.T, o *api.Object) (s api.PolicySpec) {
 	t.Helper()
 	if err := json.Unmarshal(o.Spec, &s); err != nil {
@@ -236,10 +263,14 @@ func TestNames(t *testing.T) {
 	}
 }
 
-// TestTier: NetworkPolicies never isolate a pod from itself or from its node.
-func TestTier(t *testing.T) {
-	o := Tier()
-	if o.Kind != api.KindTier || o.Name != "namespaces" || string(o.Spec) != `{"order":200,"always":["self","node"]}` {
-		t.Errorf("%+v: %s", o, o.Spec)
+// TestTiers: NetworkPolicies never isolate a pod from itself or from its node, and ClusterNetworkPolicies
+// are evaluated before or after them.
+func TestTiers(t *testing.T) {
+	var got []string
+	for _, o := range Tiers() {
+		got = append(got, o.Kind+"/"+o.Name+string(o.Spec))
+	}
+	if want := []string{`Tier/admin{"order":100}`, `Tier/namespaces{"order":200,"always":["self","node"]}`, `Tier/baseline{"order":300}`}; !slices.Equal(got, want) {
+		t.Errorf("%q, want %q", got, want)
 	}
 }

@@ -3,6 +3,7 @@
 package policies
 
 import (
+	"cmp"
 	"encoding/json"
 	"flag"
 	"fmt"
@@ -28,6 +29,8 @@ type cluster struct {
 	namespaces []*corev1.Namespace
 	pods       []*corev1.Pod
 	policies   []*networkingv1.NetworkPolicy
+	nodes      []*corev1.Node
+	cluster    []*randomClusterPolicy
 }
 
 type generator struct{ *rand.Rand }
@@ -144,6 +147,7 @@ func (g generator) cluster() (c cluster) {
 	for i := range c.policies {
 		c.policies[i] = g.policy(i)
 	}
+	g.addClusterPolicies(&c)
 	return c
 }
 
@@ -158,8 +162,9 @@ type flow struct {
 
 // The evaluator below follows the documentation of the API's fields, and not the translation.
 
-// allowed reports whether NetworkPolicies allow a flow.
-func (c *cluster) allowed(f flow) bool {
+// network returns what NetworkPolicies decide: decided is false if none isolates the pod, or isolation
+// does not concern the peer.
+func (c *cluster) network(f flow) (allows, decided bool) {
 	isolated := false
 	for _, p := range c.policies {
 		if p.Namespace != f.subject.Namespace || p.Annotations[AnnotationStage] == "staged" || !c.concerns(p, f.egress) {
@@ -176,18 +181,18 @@ func (c *cluster) allowed(f flow) bool {
 		if !f.egress {
 			for _, r := range p.Spec.Ingress {
 				if c.ruleAllows(p, r.From, r.Ports, f) {
-					return true
+					return true, true
 				}
 			}
 			continue
 		}
 		for _, r := range p.Spec.Egress {
 			if c.ruleAllows(p, r.To, r.Ports, f) {
-				return true
+				return true, true
 			}
 		}
 	}
-	return !isolated || !f.peer.IsValid() || slices.ContainsFunc(f.subject.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == f.peer.String() })
+	return false, isolated && f.peer.IsValid() && !slices.ContainsFunc(f.subject.Status.PodIPs, func(ip corev1.PodIP) bool { return ip.IP == f.peer.String() })
 }
 
 func (c *cluster) concerns(p *networkingv1.NetworkPolicy, egress bool) bool {
@@ -312,7 +317,12 @@ func matches(s *metav1.LabelSelector, labels map[string]string) (selects, valid 
 func (c *cluster) state(t *testing.T) *policy.State {
 	t.Helper()
 	s := &policy.State{Entities: map[string]*policy.Entity{}, Namespaces: map[string]*policy.Namespace{}, Policies: map[string]*policy.Policy{}}
-	s.Tiers = []*policy.Tier{{Name: TierName, Always: policy.Always{Self: true, Node: true}}}
+	for _, o := range Tiers() { // in order
+		var v api.TierSpec
+		decode(t, o, &v)
+		s.Tiers = append(s.Tiers, &policy.Tier{Name: o.Name, Always: policy.Always{Self: slices.Contains(v.Always, "self"), Node: slices.Contains(v.Always, "node")}})
+	}
+	c.addClusterState(t, s)
 	for _, n := range c.namespaces {
 		var v api.NamespaceSpec
 		decode(t, Namespace(n), &v)
@@ -369,10 +379,13 @@ func decode(t *testing.T, o api.Object, into any) {
 
 func policyOf(t *testing.T, name string, v *api.PolicySpec) *policy.Policy {
 	t.Helper()
-	p := &policy.Policy{Name: name, Tier: v.Tier, Priority: 1000, Staged: v.Stage == "staged"}
+	p := &policy.Policy{Name: name, Tier: v.Tier, Priority: 1000, Staged: v.Stage == "staged", Rejects: v.IsolateAction == "reject"}
+	if v.Priority != nil {
+		p.Priority = int(*v.Priority)
+	}
 	p.Isolates = [2]bool{policy.Ingress: slices.Contains(v.Isolate, "ingress"), policy.Egress: slices.Contains(v.Isolate, "egress")}
 	for _, s := range v.AppliedTo {
-		p.AppliedTo = append(p.AppliedTo, selectorOf(s.Namespaces, s.Entities))
+		p.AppliedTo = append(p.AppliedTo, selectorOf(s.Set, s.Namespaces, s.Entities))
 	}
 	for _, r := range v.Ingress {
 		p.Rules[policy.Ingress] = append(p.Rules[policy.Ingress], ruleOf(t, r.Action, r.From, r.Ports))
@@ -385,13 +398,15 @@ func policyOf(t *testing.T, name string, v *api.PolicySpec) *policy.Policy {
 
 func ruleOf(t *testing.T, action string, peers []api.PolicyPeer, ports []api.PolicyPort) (r policy.Rule) {
 	t.Helper()
-	if action != "allow" {
-		t.Errorf("action %q", action)
+	n := slices.Index(api.PolicyActions, action)
+	if n < 0 {
+		t.Fatalf("action %q", action)
 	}
+	r.Action = policy.Action(n)
 	for _, p := range peers {
 		peer := policy.Peer{}
 		if len(p.Prefixes) == 0 {
-			s := selectorOf(p.Namespaces, p.Entities)
+			s := selectorOf(p.Set, p.Namespaces, p.Entities)
 			peer.Entities = &s
 		}
 		for _, w := range p.Prefixes {
@@ -415,8 +430,8 @@ func ruleOf(t *testing.T, action string, peers []api.PolicyPeer, ports []api.Pol
 	return r
 }
 
-func selectorOf(n *api.NamespaceSelector, e *api.LabelSelector) policy.Selector {
-	s := policy.Selector{Set: "pods"}
+func selectorOf(set string, n *api.NamespaceSelector, e *api.LabelSelector) policy.Selector {
+	s := policy.Selector{Set: cmp.Or(set, "pods")}
 	if n != nil {
 		s.Namespaces = &policy.NamespaceSelector{Names: n.Names, Labels: requirementsOf(n.MatchLabels, n.MatchExpressions)}
 	}
@@ -438,7 +453,7 @@ func requirementsOf(labels map[string]string, expressions []api.LabelExpression)
 }
 
 // TestRandomClusters compares the translation, evaluated as the daemon does, with an evaluator of
-// NetworkPolicies. -cases sets the number of clusters.
+// NetworkPolicies and ClusterNetworkPolicies. -cases sets the number of clusters.
 func TestRandomClusters(t *testing.T) {
 	numbers := map[corev1.Protocol]policy.Protocol{corev1.ProtocolTCP: policy.TCP, corev1.ProtocolUDP: policy.UDP, corev1.ProtocolSCTP: policy.SCTP}
 	denied, total := 0, 0
@@ -446,7 +461,7 @@ func TestRandomClusters(t *testing.T) {
 		g := generator{rand.New(rand.NewPCG(uint64(seed), 18))}
 		c := g.cluster()
 		s := c.state(t)
-		peers := []netip.Addr{{}, netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("10.244.2.200"), netip.MustParseAddr("2001:db8:2::99")}
+		peers := []netip.Addr{{}, {}, netip.MustParseAddr("192.0.2.2"), netip.MustParseAddr("192.0.2.3"), netip.MustParseAddr("192.0.2.9"), netip.MustParseAddr("10.244.2.200"), netip.MustParseAddr("2001:db8:2::99")}
 		for _, p := range c.pods {
 			for _, ip := range p.Status.PodIPs {
 				peers = append(peers, netip.MustParseAddr(ip.IP))
@@ -471,7 +486,8 @@ func TestRandomClusters(t *testing.T) {
 				}
 				if (got.Action == policy.Allow) != want {
 					raw, _ := json.MarshalIndent(c.policies, "", " ")
-					t.Fatalf("seed %d: %s/%s %v of %s port %d with %s: %+v, want allowed: %v\n%s", seed, subject.Namespace, subject.Name, direction, f.protocol, f.port, f.peer, got, want, raw)
+					more, _ := json.MarshalIndent(c.cluster, "", " ")
+					t.Fatalf("seed %d: %s/%s %v of %s port %d with %s: %+v, want allowed: %v\n%s\n%s", seed, subject.Namespace, subject.Name, direction, f.protocol, f.port, f.peer, got, want, raw, more)
 				}
 			}
 		}

@@ -221,9 +221,9 @@ func (l *ledger) settleAdopted(s *policy.State) error {
 	for name, p := range s.Policies {
 		for d := range p.Rules {
 			for i := -1; i < len(p.Rules[d]); i++ {
-				v := policy.Verdict{Policy: name, Tier: p.Tier, Direction: policy.Direction(d), Rule: i, Action: policy.Deny}
+				v := p.Isolation(policy.Direction(d))
 				if i >= 0 {
-					v.Action = p.Rules[d][i].Action
+					v.Rule, v.Action = i, p.Rules[d][i].Action
 				}
 				rule := p.RuleID(v)
 				id := idOf(p, v, rule)
@@ -251,7 +251,7 @@ func (l *ledger) settleAdopted(s *policy.State) error {
 // has reports whether a policy has the rule, or the isolation, of an entry.
 func has(p *policy.Policy, e *entry) bool {
 	if e.rule == "" {
-		return p.Isolates[e.verdict.Direction]
+		return p.Isolates[e.verdict.Direction] && p.Isolation(e.verdict.Direction).Action == e.verdict.Action
 	}
 	return slices.ContainsFunc(p.Rules[e.verdict.Direction], func(r policy.Rule) bool { return r.ID == e.rule && r.Action == e.verdict.Action })
 }

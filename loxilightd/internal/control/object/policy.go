@@ -68,7 +68,12 @@ func (p *policyParser) isolate() *api.Error {
 		}
 		p.policy.Isolates[n] = true
 	}
-	return nil
+	if p.spec.IsolateAction != "" && len(p.spec.Isolate) == 0 {
+		return invalid("spec.isolateAction", "needs spec.isolate: set the directions in which the Policy isolates, or omit it")
+	}
+	action, err := choose("spec.isolateAction", p.spec.IsolateAction, api.IsolateActions...)
+	p.policy.Rejects = action == 1
+	return err
 }
 
 func (p *policyParser) log() *api.Error {

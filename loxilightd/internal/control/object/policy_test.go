@@ -94,6 +94,8 @@ func TestPoliciesRefused(t *testing.T) {
 		{`{"tier":"main","appliedTo":[{}],"isolate":["egress","egress"]}`, "spec.isolate[1]", "occurs twice"},
 		{`{"tier":"main","appliedTo":[{}],"log":["reject"]}`, "spec.log[0]", "not one of allow, deny"},
 		{`{"tier":"main","appliedTo":[{}],"log":["deny","allow","deny"]}`, "spec.log[2]", "occurs twice"},
+		{`{"tier":"main","appliedTo":[{}],"isolateAction":"reject"}`, "spec.isolateAction", "needs spec.isolate"},
+		{`{"tier":"main","appliedTo":[{}],"isolate":["ingress"],"isolateAction":"drop"}`, "spec.isolateAction", "not one of deny, reject"},
 		{selector(`{"set":"a b"}`), "spec.appliedTo[0].set", "is not the name of a set"},
 		{selector(`{"pods":{}}`), "spec.appliedTo[0].pods", "unknown field"},
 		{selector(`{"namespaces":{"names":[""]}}`), "spec.appliedTo[0].namespaces.names[0]", "is empty"},
@@ -143,7 +145,7 @@ func TestPolicyBudget(t *testing.T) {
 
 // TestPolicyParsed compares every field with its value.
 func TestPolicyParsed(t *testing.T) {
-	spec := `{"tier":"main","priority":-7,"stage":"staged","isolate":["egress"],"log":["deny"],
+	spec := `{"tier":"main","priority":-7,"stage":"staged","isolate":["egress"],"isolateAction":"reject","log":["deny"],
 		"appliedTo":[{"set":"vms","namespaces":{"names":["shop"],"matchLabels":{"b":"2","a":"1"}},
 			"entities":{"matchExpressions":[{"key":"app","operator":"NotIn","values":["db"]},{"key":"old","operator":"DoesNotExist"}]}}],
 		"ingress":[{"name":"web","action":"allow","from":[{"entities":{}},{"prefixes":["group:far","10.0.0.0/8","192.0.2.7"],"except":"10.1.0.0/16"}],
@@ -156,7 +158,7 @@ func TestPolicyParsed(t *testing.T) {
 	prefix := netip.MustParsePrefix
 	want := &state.Policy{
 		Policy: policy.Policy{
-			Tier: "main", Priority: -7, Staged: true, Isolates: [2]bool{policy.Egress: true}, LogsDeny: true,
+			Tier: "main", Priority: -7, Staged: true, Isolates: [2]bool{policy.Egress: true}, Rejects: true, LogsDeny: true,
 			AppliedTo: []policy.Selector{{
 				Set: "vms",
 				Namespaces: &policy.NamespaceSelector{Names: []string{"shop"}, Labels: policy.Requirements{

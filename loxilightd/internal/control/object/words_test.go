@@ -38,6 +38,7 @@ func TestWordsOfFields(t *testing.T) {
 		{api.PolicyActions, named(4, func(i int) any { return policy.Action(i) })},
 		{api.PolicyDirections, named(2, func(i int) any { return policy.Direction(i) })},
 		{api.PolicyStages, "[enforced staged]"}, // 1: staged
+		{api.IsolateActions, "[deny reject]"},   // 1: rejects
 		{api.TierPeers, "[self node]"},          // parseTier
 		{api.LabelOperators, order("In", policy.In, "NotIn", policy.NotIn, "Exists", policy.Exists, "DoesNotExist", policy.DoesNotExist)},
 	} {

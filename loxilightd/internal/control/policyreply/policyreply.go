@@ -31,7 +31,7 @@ func Rules(p *policy.Policy, spec *api.PolicySpec, counted *datapath.PolicyCount
 			list = append(list, withDecisions(r, policy.Direction(d), c))
 		}
 		if p.Isolates[d] {
-			list = append(list, withDecisions(api.PolicyRuleCounters{Action: policy.Deny.String()}, policy.Direction(d), counted.Isolation[d]))
+			list = append(list, withDecisions(api.PolicyRuleCounters{Action: p.Isolation(policy.Direction(d)).Action.String()}, policy.Direction(d), counted.Isolation[d]))
 		}
 	}
 	return list
