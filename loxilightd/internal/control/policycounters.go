@@ -62,10 +62,8 @@ func (s *Server) ruleCounters(ctx context.Context, o *state.Object) (list []api.
 			} else {
 				r.Rule = cmp.Or(spec.Egress[n].Name, r.Rule)
 			}
-			var c datapath.PolicyDecisions
-			if n < len(counted.Rules[d]) {
-				c = counted.Rules[d][n]
-			}
+			// The rules in force may be other ones than those of o.
+			c := counted.Rules[d][datapath.PolicyRule{ID: rules[n].ID, Action: rules[n].Action}]
 			list = append(list, withDecisions(r, policy.Direction(d), c))
 		}
 		if p.Isolates[d] {
