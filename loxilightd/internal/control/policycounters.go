@@ -62,7 +62,7 @@ func (s *Server) ruleCounters(ctx context.Context, o *state.Object) (list []api.
 			} else {
 				r.Rule = cmp.Or(spec.Egress[n].Name, r.Rule)
 			}
-			// The rules in force may be other ones than those of o.
+			// The rules in force may differ from the rules of o.
 			c := counted.Rules[d][datapath.PolicyRule{ID: rules[n].ID, Action: rules[n].Action}]
 			list = append(list, withDecisions(r, policy.Direction(d), c))
 		}
