@@ -77,11 +77,12 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/channel": {"api"},
 	"loxilightd/internal/config":  {"internal/memory", "datapath"},
 	"loxilightd/internal/control": {
-		"api", "api/document", "datapath", "datapath/policy", "loxilightd/internal/control/capacity", "loxilightd/internal/control/decode", "loxilightd/internal/control/object", "loxilightd/internal/control/packetlog", "loxilightd/internal/control/policyreply",
+		"api", "api/document", "datapath", "datapath/policy", "loxilightd/internal/control/capacity", "loxilightd/internal/control/decode", "loxilightd/internal/control/gate", "loxilightd/internal/control/object", "loxilightd/internal/control/packetlog", "loxilightd/internal/control/policyreply",
 		"loxilightd/internal/ipam", "loxilightd/internal/state", "internal/memory",
 	},
 	"loxilightd/internal/control/capacity":    {"api", "datapath"},
 	"loxilightd/internal/control/decode":      {"api"},
+	"loxilightd/internal/control/gate":        {},
 	"loxilightd/internal/control/packetlog":   {"datapath"},
 	"loxilightd/internal/control/policyreply": {"api", "datapath", "datapath/policy"},
 	"loxilightd/internal/control/object":      {"api", "datapath", "datapath/policy", "loxilightd/internal/control/decode", "loxilightd/internal/state"},

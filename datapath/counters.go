@@ -2,7 +2,11 @@
 
 package datapath
 
-import "time"
+import (
+	"time"
+
+	"github.com/loxilight/loxilight/datapath/policy"
+)
 
 // NodeCounters count packets since the data plane was set up.
 type NodeCounters struct {
@@ -35,8 +39,14 @@ type RuleCounters struct {
 
 // PolicyCounters count the decisions of the rules of a network policy, by [policy.Direction].
 type PolicyCounters struct {
-	Rules     [2][]PolicyDecisions // in the order of the rules
+	Rules     [2]map[PolicyRule]PolicyDecisions
 	Isolation [2]PolicyDecisions
+}
+
+// PolicyRule identifies a rule of a network policy in its direction.
+type PolicyRule struct {
+	ID     string // as in [policy.Rule]
+	Action policy.Action
 }
 
 // PolicyDecisions are the decisions of a rule, or of isolation, about packets that open connections, that

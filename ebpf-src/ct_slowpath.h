@@ -222,6 +222,8 @@ static __always_inline int track_find(struct pkt *p, struct work *w)
 	ret = open_connection(p, w);
 	if (ret == LL_NEXT && w->judged)
 		policy_note(p, 0, 1);
+	else if (ret == LL_PASS && w->judged && !config_shadow) /* allowed, but not tracked */
+		policy_note(p, policy_port_here(p->skb->ifindex), 0);
 	return ret;
 }
 

@@ -126,15 +126,25 @@ static __always_inline void policy_count_end(const struct decision *d, __u32 len
 		policy_count(d->staged_rule, len_bytes, opened);
 }
 
+/* What policy_judge asks. */
+#define JUDGE_EGRESS	0x1  /* the packet leaves */
+#define JUDGE_FROM_NODE 0x2  /* the client is this node itself */
+#define JUDGE_REPLY	0x4  /* the packet goes to the client */
+#define JUDGE_MOVES	0x10 /* its destination was translated: it leaves elsewhere */
+#define JUDGE_EXEMPT	0x8  /* no policy applies to the packet */
+#define JUDGE_UNCOUNTED 0x20 /* the packet is dropped for another reason if policies apply */
+
 /* Counts a packet that the policies of the Endpoint at one end deny, and returns their action. */
-static __always_inline int policy_denied(struct work *w, enum policy_direction direction,
+static __always_inline int policy_denied(struct work *w, __u32 how, enum policy_direction direction,
 					 __u32 len_bytes, int action)
 {
 	struct decision *other = &w->decided[!direction];
 
-	policy_count_end(&w->decided[direction], len_bytes, 0);
-	if (other->staged_rule)
-		policy_count(other->staged_rule, len_bytes, 0);
+	if (!(how & JUDGE_UNCOUNTED)) {
+		policy_count_end(&w->decided[direction], len_bytes, 0);
+		if (other->staged_rule)
+			policy_count(other->staged_rule, len_bytes, 0);
+	}
 	other->rule = 0;
 	other->port = 0;
 	return action;
@@ -164,13 +174,6 @@ __noinline int policy_allowed(__u32 len_bytes, __u32 at, __u32 opened)
 	}
 	return !!logged;
 }
-
-/* What policy_judge asks. */
-#define JUDGE_EGRESS	0x1  /* the packet leaves */
-#define JUDGE_FROM_NODE 0x2  /* the client is this node itself */
-#define JUDGE_REPLY	0x4  /* the packet goes to the client */
-#define JUDGE_MOVES	0x10 /* its destination was translated: it leaves elsewhere */
-#define JUDGE_EXEMPT	0x8  /* no policy applies to the packet */
 
 /* Reports whether a client that has an address of the node is the node itself: in the switch netns, the
  * node's own packets arrive through the link to the host, or have arrived on no device; in the host
@@ -228,14 +231,14 @@ __noinline int policy_judge(struct __sk_buff *skb, __u32 how)
 	action = policy_end(&w->ends.daddr, what | POLICY_OF_CLIENT | POLICY_NODE_IF_LOCAL,
 			    how & JUDGE_REPLY ? out : in, word);
 	if (action != ACTION_ALLOW)
-		return policy_denied(w, POLICY_EGRESS, skb->len, action);
+		return policy_denied(w, how, POLICY_EGRESS, skb->len, action);
 	if (how & JUDGE_FROM_NODE)
 		what |= POLICY_NODE;
 	else if (policy_believes(skb, how))
 		what |= POLICY_NODE_IF_LOCAL;
 	action = policy_end(&w->ends.saddr, what, how & JUDGE_REPLY ? in : out, word);
 	if (action != ACTION_ALLOW)
-		return policy_denied(w, POLICY_INGRESS, skb->len, action);
+		return policy_denied(w, how, POLICY_INGRESS, skb->len, action);
 	return action;
 }
 

@@ -70,6 +70,8 @@ static __always_inline int policy_rest(struct pkt *p, struct work *w, int ret)
 		return LL_PASS;
 	tuple_of(&w->tuple, p);
 	policy_begin(p, w);
+	if (ret == LL_UNCLEAR || p->needs_first & FRAGMENT_UNKNOWN)
+		w->judge |= JUDGE_UNCOUNTED;
 	allowed = policy_open(p->skb, 1);
 
 	if (w->judged && ret == LL_UNCLEAR)

@@ -53,7 +53,7 @@ func TestIsolationRejects(t *testing.T) {
 	}{
 		{policy.Ingress, 80, policy.Verdict{Action: policy.Allow, Tier: "main", Policy: "b", Rule: 0}},
 		{policy.Ingress, 81, policy.Verdict{Action: policy.Reject, Tier: "main", Policy: "b", Rule: -1}},
-		{policy.Egress, 81, policy.Verdict{Action: policy.Deny, Tier: "main", Policy: "a", Rule: -1}},
+		{policy.Egress, 81, policy.Verdict{Action: policy.Deny, Tier: "main", Policy: "a", Direction: policy.Egress, Rule: -1}},
 	} {
 		traffic := policy.Traffic{Peer: netip.MustParseAddr("203.0.113.7"), Protocol: policy.TCP, Port: tt.port}
 		if v := s.Evaluate(s.Entities["e"], tt.d, traffic, false); v != tt.want {

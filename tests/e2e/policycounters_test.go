@@ -153,3 +153,35 @@ func TestPolicyCounters(t *testing.T) {
 		t.Log(events.Output())
 	}
 }
+
+// TestPolicyCountsUntracked: rules count a packet that the ingress hook does not track, since a stateless
+// FirewallRule allows it. The egress hook of the receiver then opens its connection.
+func TestPolicyCountsUntracked(t *testing.T) {
+	s := newPolicies(t)
+	s.change("apply", "-f", s.File(`
+kind: Tier
+name: main
+spec: {order: 200, always: [self, node]}
+---
+kind: Policy
+name: p
+spec:
+  tier: main
+  appliedTo: [{}]
+  ingress: [{name: udp, action: allow, ports: [{protocol: udp, port: 4662}]}]
+  egress: [{name: udp, action: allow, ports: [{protocol: udp, port: 4662}]}]
+---
+kind: FirewallRule
+name: stateless
+spec: {priority: 1, action: allow, hooks: [forward], stateful: false, match: {protocol: udp, ports: [4662]}}
+`))
+	c, err := s.pods["a"].ns.Dial("udp", "", "10.72.0.3:4662", patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for range 5 {
+		_, _ = c.Write([]byte("x")) // b answers that nothing listens
+	}
+	s.counted("stateless", map[string][]string{"p": {"ingress udp: 1 1", "egress udp: 0 1"}})
+}

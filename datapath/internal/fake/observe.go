@@ -110,9 +110,6 @@ func (t *telemetry) PolicyCounters(_ context.Context, name string) (c datapath.P
 	if s == nil || s.Policies[name] == nil {
 		return c, false, nil
 	}
-	for d, rules := range s.Policies[name].Rules {
-		c.Rules[d] = make([]datapath.PolicyDecisions, len(rules))
-	}
 	return c, true, nil
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/loxilight/loxilight/api"
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
 // TestPoliciesUnused: rules that decided before the time given, or never, are unused, but not rules
@@ -24,7 +25,12 @@ func TestPoliciesUnused(t *testing.T) {
 	used := func(ago time.Duration) datapath.PolicyDecisions {
 		return datapath.PolicyDecisions{Packets: 4, Bytes: 400, Connections: 3, Since: now.Add(-100 * time.Hour), Last: now.Add(-ago)}
 	}
-	h.plane.policyCounters = map[string]datapath.PolicyCounters{"a": {Rules: [2][]datapath.PolicyDecisions{policy.Ingress: {used(time.Minute), used(2 * time.Hour), {}}}}}
+	o, _ := h.Store.Snapshot().Get(state.Key{Kind: state.KindPolicy, Name: "a"})
+	rules := o.Value.(*state.Policy).Rules[policy.Ingress]
+	h.plane.policyCounters = map[string]datapath.PolicyCounters{"a": {Rules: [2]map[datapath.PolicyRule]datapath.PolicyDecisions{policy.Ingress: {
+		{ID: rules[0].ID, Action: policy.Allow}: used(time.Minute), {ID: rules[1].ID, Action: policy.Deny}: used(2 * time.Hour),
+		{ID: rules[1].ID, Action: policy.Allow}: used(0), // before a change that is not in force yet
+	}}}}
 	unused := func(params string) (list []string, next string) {
 		r := result[api.PoliciesUnusedResult](h, "policies.unused", params)
 		for _, rule := range r.Rules {

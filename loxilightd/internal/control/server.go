@@ -21,6 +21,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
+	"github.com/loxilight/loxilight/loxilightd/internal/control/gate"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/packetlog"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -108,7 +109,7 @@ type Server struct {
 	started   time.Time
 	methods   map[string]method
 	staging   staging
-	readers   readers
+	readers   gate.Readers
 	loading   sync.Mutex // held while the object files are read and applied
 	published uint64     // revision up to which changes are published; used by Run only
 
@@ -138,7 +139,7 @@ func New(o Options) *Server {
 	if o.Report == nil {
 		o.Report = &state.Report{}
 	}
-	s := &Server{Options: o, started: time.Now(), published: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1), readers: newReaders()}
+	s := &Server{Options: o, started: time.Now(), published: o.Store.Snapshot().Revision, expiry: make(chan struct{}, 1), readers: gate.NewReaders()}
 	s.filling.counting = make(chan struct{}, 1)
 	s.past = newPastEvents(s.started)
 	s.policyLog = packetlog.NewPolicies(s.reportPolicy)
@@ -195,7 +196,7 @@ func (s *Server) Handle(ctx context.Context, c Caller, request []byte) []byte {
 	}
 	c.budget = s.budgetOf(c)
 	if !c.Admin {
-		leave, ok := s.readers.enter(ctx, c.UID, len(request) > longRequest || dryRuns[r.Method])
+		leave, ok := s.readers.Enter(ctx, c.UID, len(request) > gate.LongRequest || dryRuns[r.Method])
 		if !ok {
 			return reply(r.ID, nil, api.Errorf(api.ReasonUnavailable, "the daemon is stopping, or the connection is closed"))
 		}

@@ -299,12 +299,11 @@ func (p *Policies) Counters(name string) (c datapath.PolicyCounters, found bool,
 	if inForce == nil || inForce.Policies[name] == nil {
 		return c, false, nil
 	}
-	of := inForce.Policies[name]
 	l := p.ledger
 	l.mu.RLock()
 	defer l.mu.RUnlock()
-	for d := range of.Rules {
-		c.Rules[d] = make([]datapath.PolicyDecisions, len(of.Rules[d]))
+	for d := range c.Rules {
+		c.Rules[d] = make(map[datapath.PolicyRule]datapath.PolicyDecisions)
 	}
 	for _, n := range l.byName[name] {
 		e := l.entries[n]
@@ -314,8 +313,8 @@ func (p *Policies) Counters(name string) (c datapath.PolicyCounters, found bool,
 		}
 		if d := e.verdict.Direction; e.rule == "" {
 			c.Isolation[d] = decisions
-		} else if i := slices.IndexFunc(of.Rules[d], func(r policy.Rule) bool { return r.ID == e.rule }); i >= 0 {
-			c.Rules[d][i] = decisions
+		} else {
+			c.Rules[d][datapath.PolicyRule{ID: e.rule, Action: e.verdict.Action}] = decisions
 		}
 	}
 	return c, true, nil

@@ -245,7 +245,7 @@ func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, o
 	return len(answers), denied
 }
 
-// counted compares the rules that are counted with those of the policies of a state.
+// counted compares the rules that are counted with the rules of the policies of a state.
 func (l *looker) counted(when string, s *policy.State) {
 	l.t.Helper()
 	for name, numbers := range l.ledger.byName {

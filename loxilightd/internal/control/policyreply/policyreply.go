@@ -24,10 +24,8 @@ func Rules(p *policy.Policy, spec *api.PolicySpec, counted *datapath.PolicyCount
 			} else {
 				r.Rule = cmp.Or(spec.Egress[n].Name, r.Rule)
 			}
-			var c datapath.PolicyDecisions
-			if n < len(counted.Rules[d]) {
-				c = counted.Rules[d][n]
-			}
+			// The rules in force may differ from the rules of p.
+			c := counted.Rules[d][datapath.PolicyRule{ID: rules[n].ID, Action: rules[n].Action}]
 			list = append(list, withDecisions(r, policy.Direction(d), c))
 		}
 		if p.Isolates[d] {

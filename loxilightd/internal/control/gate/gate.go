@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package control
+// Package gate limits concurrent requests.
+package gate
 
 import (
 	"context"
@@ -76,28 +77,28 @@ func (g *gate) leave() {
 	close(admitted)
 }
 
-// readers contains the gates for users with read permission only. Their requests must not use all
+// Readers contains the gates for users with read permission only. Their requests must not use all
 // processors, since admins need some, and their dry runs, which can be large, must not use all
 // memory.
-type readers struct {
+type Readers struct {
 	all *gate // every request
 	dry *gate // dry runs of changes, and long requests
 }
 
-// longRequest is the length, in bytes, above which a request must also pass through the gate for
+// LongRequest is the length, in bytes, above which a request must also pass through the gate for
 // dry runs.
-const longRequest = 16 << 10
+const LongRequest = 16 << 10
 
 // mostReaders limits the concurrent requests of readers: each request may use several times as much
 // memory as its reply.
 const mostReaders = 4
 
-func newReaders() readers {
-	return readers{all: newGate(max(1, min(mostReaders, runtime.GOMAXPROCS(0)/2))), dry: newGate(1)}
+func NewReaders() Readers {
+	return Readers{all: newGate(max(1, min(mostReaders, runtime.GOMAXPROCS(0)/2))), dry: newGate(1)}
 }
 
-// enter waits until a reader's request may be carried out. The caller must call leave afterwards.
-func (r *readers) enter(ctx context.Context, uid int, long bool) (leave func(), ok bool) {
+// Enter waits until a reader's request may be carried out. The caller must call leave afterwards.
+func (r *Readers) Enter(ctx context.Context, uid int, long bool) (leave func(), ok bool) {
 	if !long {
 		return r.all.leave, r.all.enter(ctx, uid)
 	}
