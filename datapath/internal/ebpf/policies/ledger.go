@@ -232,6 +232,9 @@ func (l *ledger) settleAdopted(s *policy.State) error {
 					continue
 				}
 				delete(l.adopted, id)
+				if err := l.start(n); err != nil { // it was killed, perhaps, before it wrote them
+					return err
+				}
 				e := l.entries[n]
 				e.verdict, e.rule, e.staged = v, rule, p.Staged
 				l.numbers[id], l.byName[name] = n, append(l.byName[name], n)
