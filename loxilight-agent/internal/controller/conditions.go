@@ -36,7 +36,7 @@ const messageMax = 4096
 func trimPolicy(p *kube.ClusterNetworkPolicy) {
 	m := p.ObjectMeta
 	p.ObjectMeta = metav1.ObjectMeta{Name: m.Name, UID: m.UID, ResourceVersion: m.ResourceVersion, Generation: m.Generation}
-	for _, name := range []string{policies.AnnotationStage, policies.AnnotationDeny} {
+	for _, name := range policies.Annotations {
 		if value, there := m.Annotations[name]; there {
 			metav1.SetMetaDataAnnotation(&p.ObjectMeta, name, value)
 		}

@@ -70,7 +70,7 @@ func TranslateCluster(p *ClusterPolicy, n *Node) ClusterTranslation {
 	for _, subnet := range n.Subnets {
 		t.families[allOf(subnet)] = true
 	}
-	t.spec.Stage = t.problems.stage(p.Annotations, nil)
+	t.spec.Stage, t.spec.Log = t.problems.stage(p.Annotations, nil), t.problems.log(p.Annotations, nil)
 	if t.problems.rejects(p.Annotations, nil) {
 		t.deny = reject
 	}

@@ -171,9 +171,9 @@ func TestClusterCornerCases(t *testing.T) {
 // TestClusterAnnotations: a staged policy is not in force, and a policy that rejects notifies senders.
 func TestClusterAnnotations(t *testing.T) {
 	p := clusterPolicy(t, "{tier: Admin, priority: 7, subject: {namespaces: {}}, ingress: [{action: Deny, from: [{namespaces: {}}]}, {action: Deny, from: [{x: {}}]}], egress: [{action: Pass, to: [{x: {}}]}]}")
-	p.Annotations = map[string]string{AnnotationStage: "staged", AnnotationDeny: "reject"}
+	p.Annotations = map[string]string{AnnotationStage: "staged", AnnotationDeny: "reject", AnnotationLog: "deny"}
 	got := TranslateCluster(p, &here)
-	want := `{"tier":"admin","priority":7,"stage":"staged","appliedTo":[{"namespaces":{}}],"ingress":[{"action":"reject","from":[{"namespaces":{}}]},` +
+	want := `{"tier":"admin","priority":7,"stage":"staged","log":["deny"],"appliedTo":[{"namespaces":{}}],"ingress":[{"action":"reject","from":[{"namespaces":{}}]},` +
 		ownNodePasses + `,{"action":"reject"}],"egress":[{"action":"reject"}]}`
 	if !sameJSON(t, string(got.Object.Spec), want) {
 		t.Errorf("%s\nwant %s", got.Object.Spec, want)

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"strings"
 
 	networkingv1 "k8s.io/api/networking/v1"
 
@@ -19,7 +20,13 @@ const (
 	AnnotationStage = "loxilight.io/stage"
 	// AnnotationDeny is reject if the senders of traffic that the policy denies are notified.
 	AnnotationDeny = "loxilight.io/deny"
+	// AnnotationLog is a list of the traffic about which the policy decides and that is reported: allow,
+	// deny, separated by commas.
+	AnnotationLog = "loxilight.io/log"
 )
+
+// Annotations are all of these.
+var Annotations = []string{AnnotationStage, AnnotationDeny, AnnotationLog}
 
 // The values of the annotations, besides [reject].
 const (
@@ -48,7 +55,7 @@ type Translation struct {
 // unknown.
 func Translate(p *networkingv1.NetworkPolicy, annotations map[string]string) Translation {
 	t := translation{namespace: p.Namespace}
-	spec := api.PolicySpec{Tier: TierName, Stage: t.problems.stage(p.Annotations, annotations), Isolate: t.directions(&p.Spec)}
+	spec := api.PolicySpec{Tier: TierName, Stage: t.problems.stage(p.Annotations, annotations), Isolate: t.directions(&p.Spec), Log: t.problems.log(p.Annotations, annotations)}
 	if t.problems.rejects(p.Annotations, annotations) {
 		spec.IsolateAction = reject
 	}
@@ -124,6 +131,24 @@ func (p *problems) rejects(own, namespace map[string]string) bool {
 		p.add(where+AnnotationDeny, "%q is not one of drop, reject; denied traffic is dropped", value)
 	}
 	return false
+}
+
+// log returns which traffic is reported.
+func (p *problems) log(own, namespace map[string]string) (list []string) {
+	value, where := own[AnnotationLog], "annotation "
+	if value == "" {
+		value, where = namespace[AnnotationLog], "annotation of the namespace "
+	}
+	for word := range strings.SplitSeq(value, ",") {
+		switch word = strings.TrimSpace(word); {
+		case word == "" || slices.Contains(list, word):
+		case word == allow || word == deny:
+			list = append(list, word)
+		default:
+			p.add(where+AnnotationLog, "%q is not one of allow, deny, and is ignored", word)
+		}
+	}
+	return list
 }
 
 // directions returns the directions in which the policy isolates its pods. An unknown type may be

@@ -176,6 +176,32 @@ func TestStage(t *testing.T) {
 	}
 }
 
+// TestLog: the annotation of the policy precedes the annotation of its namespace, and unknown words are
+// ignored.
+func TestLog(t *testing.T) {
+	log := func(text string) map[string]string { return map[string]string{AnnotationLog: text} }
+	for i, tt := range []struct {
+		policy, namespace map[string]string
+		want, problem     string
+	}{
+		{nil, nil, "", ""},
+		{log("deny"), log("allow"), "deny", ""},
+		{nil, log(" allow, deny ,allow"), "allow,deny", ""},
+		{log("deny,drops"), nil, "deny", `annotation loxilight.io/log: "drops" is not one of allow, deny`},
+		{nil, log("on"), "", `annotation of the namespace loxilight.io/log: "on"`},
+	} {
+		p := network(t, "{}")
+		p.Annotations = tt.policy
+		got := Translate(p, tt.namespace)
+		if s := strings.Join(spec(t, &got.Object).Log, ","); s != tt.want {
+			t.Errorf("%d: log %q, want %q", i, s, tt.want)
+		}
+		if all := strings.Join(got.Problems, "; "); !strings.HasPrefix(all, tt.problem) || (all == "") != (tt.problem == "") {
+			t.Errorf("%d: problems %q, want %q", i, all, tt.problem)
+		}
+	}
+}
+
 // TestDeny: the annotation of the policy precedes the annotation of its namespace, and an unknown word
 // drops.
 func TestDeny(t *testing.T) {
