@@ -152,6 +152,16 @@ func TestClusterNetworkPolicy(t *testing.T) {
 	may(t, "networks", false, inside, guest)
 	may(t, "other networks", true, ofOther, guest)
 
+	var everything []string
+	for _, f := range p.Families {
+		everything = append(everything, map[bool]string{true: "'::/0'", false: "0.0.0.0/0"}[f.Outside.Is6()])
+	}
+	may(t, "its own node", true, ofOther, guest)
+	p.clusterPolicy("everything", "tier: Admin, priority: 10, "+subject("role: guest")+", egress: [{action: Deny, to: [{networks: ["+strings.Join(everything, ", ")+"]}]}]")
+	may(t, "networks that contain everything", false, append(ofNode, ofOther...), guest)
+	p.deleteClusterPolicy("everything")
+	may(t, "without them", true, ofOther, guest)
+
 	// A name is not supported: an Accept rule matches nothing.
 	p.clusterPolicy("names", "tier: Admin, priority: 5, "+subject("role: guest")+", egress: [{action: Accept, to: [{domainNames: ['*.example.org']}]}]")
 	may(t, "names", false, inside, guest)
