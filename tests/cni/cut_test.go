@@ -291,7 +291,7 @@ type cut struct {
 	outside bool
 }
 
-// cuts returns the changes, each of which changes what is as at first.
+// cuts returns the changes; each begins with the policies as at first.
 func (c *cutSite) cuts() []cut {
 	label := func(app string, names ...string) func() {
 		return func() {
@@ -304,8 +304,8 @@ func (c *cutSite) cuts() []cut {
 		return func() { c.namespaces[namespace] = map[string]string{"team": value} }
 	}
 	return []cut{
-		{"rule of servers", func() { c.in = "nobody" }, true},
-		{"rule of clients", func() { c.out = "nobody" }, false},
+		{"rule of servers", func() { c.in = "none" }, true},
+		{"rule of clients", func() { c.out = "none" }, false},
 		{"label of servers, subjects", label(closed, "server", "far"), true},
 		{"label of servers, peers", label(foreign, "server", "far"), false},
 		{"label of clients, subjects", label(closed, "client", "outside"), false},
@@ -403,7 +403,7 @@ func (c *cutSite) muteTwice(tr *traffic, muted bool) {
 	}
 }
 
-// cutBy makes a change, and takes it back.
+// cutBy makes a change, and rolls it back.
 func (c *cutSite) cutBy(tr *traffic, change cut, window time.Duration) {
 	c.t.Helper()
 	labels, namespaces, in, out := maps.Clone(c.labels), maps.Clone(c.namespaces), c.in, c.out
@@ -413,7 +413,7 @@ func (c *cutSite) cutBy(tr *traffic, change cut, window time.Duration) {
 	ready := c.setPolicies()
 	took := ready.Sub(before)
 	time.Sleep(50 * time.Millisecond)
-	early := c.look() // what was under way
+	early := c.look() // packets under way
 	time.Sleep(window)
 	late := c.look()
 	passed := 0

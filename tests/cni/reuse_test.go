@@ -20,8 +20,8 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
-// reuseObjects isolate pods with label app=closed in both directions, and pods with label app=mute from
-// what they have not asked for. Pods with label app=picky talk with hosts with label app=open only, and
+// reuseObjects isolate pods with label app=closed in both directions, and pods with label app=mute for
+// received traffic. Pods with label app=picky talk with hosts with label app=open only, and
 // may send to hosts with label app=asked.
 const reuseObjects = `
 kind: Tier
@@ -76,7 +76,7 @@ type talker struct {
 	wg      sync.WaitGroup
 }
 
-// newTalker opens the sockets of a host, and begins to count what they receive.
+// newTalker opens the sockets of a host, and begins to count the received datagrams.
 func newTalker(t *testing.T, ns *testnet.NS, peer [2]netip.Addr, client int) *talker {
 	t.Helper()
 	x := &talker{conns: map[int][2]*net.UDPConn{}, heard: map[int]*atomic.Uint64{}, client: client, stopped: make(chan struct{})}
@@ -143,8 +143,8 @@ func (x *talker) stop() {
 
 func (x *talker) all() uint64 { return x.heard[reuseServer].Load() + x.heard[x.client].Load() }
 
-// hears waits until packets arrive at the port of the server, or of the client.
-func (x *talker) hears(t *testing.T, what string, server bool) {
+// receives waits until packets arrive at the port of the server, or of the client.
+func (x *talker) receives(t *testing.T, what string, server bool) {
 	t.Helper()
 	port := x.client
 	if server {
@@ -193,13 +193,13 @@ func TestReusedAddress(t *testing.T) {
 		}
 		if role == "open" {
 			// The pod opens the connection on which the witness continues to send to the next pod.
-			x.hears(t, "requests reach it", true)
+			x.receives(t, "requests reach it", true)
 			x.sends.Store(true)
-			witness.hears(t, "the witness is asked", true)
+			witness.receives(t, "the witness is asked", true)
 			witness.answers.Store(int32(x.client))
-			x.hears(t, "replies reach it", false)
+			x.receives(t, "replies reach it", false)
 			x.answers.Store(reuseClient)
-			witness.hears(t, "the witness is answered", false)
+			witness.receives(t, "the witness is answered", false)
 		}
 		s.del(list, p)
 		if _, err := s.Client.Delete(t.Context(), api.DeleteParams{Objects: []api.ObjectRef{{Kind: api.KindEntity, Name: "pod/shop/" + id}}}); err != nil {
@@ -253,10 +253,10 @@ func TestReusedRemoteAddress(t *testing.T) {
 	}
 	for i := range reuses(t) {
 		set(fmt.Sprint("friend-", i), "open")
-		x.hears(t, "requests reach the pod", true)
-		host.hears(t, "requests of the pod reach the host", true)
+		x.receives(t, "requests reach the pod", true)
+		host.receives(t, "requests of the pod reach the host", true)
 		host.answers.Store(reuseClient)
-		x.hears(t, "replies reach the pod", false)
+		x.receives(t, "replies reach the pod", false)
 		if i%8 == 1 {
 			// The pod may send to the next host, which may only answer: its packets on the connections of
 			// the earlier host pass no more once these have ended.
@@ -269,9 +269,9 @@ func TestReusedRemoteAddress(t *testing.T) {
 				t.Fatalf("host %d: %d packets pass on connections of the earlier host", i, n)
 			}
 			x.sends.Store(true)
-			host.hears(t, "requests of the pod reach the host that may answer", true)
+			host.receives(t, "requests of the pod reach the host that may answer", true)
 		}
-		set(fmt.Sprint("stranger-", i), "stranger")
+		set(fmt.Sprint("other-", i), "other")
 		time.Sleep(10 * time.Millisecond) // packets under way
 		atPod, atHost := x.all(), host.all()
 		time.Sleep(50 * time.Millisecond)

@@ -118,8 +118,7 @@ func (f *forbidden) end() {
 	}
 }
 
-// policyWords are entries of ll_rules: which tables of policies are in force, and the record of what they
-// contain.
+// policyWords are entries of ll_rules: the tables of policies in force, and the record of their content.
 type policyWords struct{ inForce, recorded [2]uint32 }
 
 func (s *endpointSite) policyWords() (words policyWords) {

@@ -45,7 +45,7 @@ type Policies struct {
 	mu       sync.Mutex
 	word     uint32        // in force; 0: none
 	failed   bool          // the last change is not in force
-	recorded uint64        // hash of what is in force, if it is recorded; otherwise 0
+	recorded uint64        // hash of the state in force and its tables; 0: not recorded
 	current  *policy.State // that the image contains
 	adopted  *policy.State // in force by the tables of an earlier run; nil: none
 	compiler *policy.Compiler
