@@ -217,7 +217,7 @@ type CountersResult struct {
 	Drops       map[string]uint64    `json:"drops"`                 // packets by reason; for the node, an Interface or an Endpoint, reasons that never occurred are included
 	Verdicts    map[string]uint64    `json:"verdicts,omitempty"`    // node only: packets by verdict
 	Backends    []BackendCounters    `json:"backends,omitempty"`    // Service only
-	Rules       []PolicyRuleCounters `json:"rules,omitempty"`       // Policy only: what has a decision or may have one
+	Rules       []PolicyRuleCounters `json:"rules,omitempty"`       // Policy only
 	// Sent and Received are set for a Tunnel or Peer only: packets into the tunnel, and packets out
 	// of it.
 	Sent     *Traffic `json:"sent,omitempty"`
@@ -237,8 +237,8 @@ type BackendCounters struct {
 }
 
 // PolicyRuleCounters are the decisions of a rule of a Policy, or of its isolation, about packets that
-// open connections, that are denied, or that belong to no connection; of a staged Policy: what it would
-// have decided.
+// open connections, that are denied, or that belong to no connection; of a staged Policy: the
+// decisions that it would have made.
 type PolicyRuleCounters struct {
 	Direction   string `json:"direction"`             // ingress, egress
 	Rule        string `json:"rule,omitempty"`        // its name, or its number from 1; empty: isolation

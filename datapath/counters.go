@@ -50,7 +50,8 @@ type PolicyRule struct {
 }
 
 // PolicyDecisions are the decisions of a rule, or of isolation, about packets that open connections, that
-// are denied, or that belong to no connection. With a staged policy: what it would have decided.
+// are denied, or that belong to no connection. With a staged policy: the decisions that it
+// would have made.
 type PolicyDecisions struct {
 	Connections    uint64    // new connections among the packets that passed
 	Packets, Bytes uint64    // whole frames

@@ -73,7 +73,7 @@ struct policy_cell {
 /* In the number of a rule: its policy logs its decisions. */
 #define RULE_LOGGED 0x80000000
 
-/* The decisions of a rule. A rule of a staged policy: what it would decide. */
+/* The decisions of a rule. Of a staged policy: the decisions that it would make. */
 struct policy_hits {
 	__u64 connection_count; /* new connections that it allowed */
 	__u64 packet_count;	/* that opened connections, were denied, or belong to none */

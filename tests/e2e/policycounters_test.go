@@ -98,7 +98,7 @@ func (s *policySite) traffic() {
 }
 
 // TestPolicyCounters: each rule counts the connections that it allows, and the packets that it denies,
-// exactly; across restarts and changes of its policy. A staged policy counts what it would decide.
+// exactly; across restarts and changes of its policy. A staged policy counts the decisions that it would make.
 func TestPolicyCounters(t *testing.T) {
 	s := newPolicies(t)
 	s.change("apply", "-f", s.File(fmt.Sprintf(countedObjects, "")))
@@ -143,7 +143,7 @@ func TestPolicyCounters(t *testing.T) {
 		}
 	}
 	events := s.node.Start(t, programs.CLI, "--socket", s.Socket, "events", "policy")
-	testnet.Eventually(t, patience, "events report what is allowed and denied, with their number", func() bool {
+	testnet.Eventually(t, patience, "events report allowed and denied packets, with their number", func() bool {
 		s.traffic()
 		out := events.Output()
 		return strings.Contains(out, "allow: tcp 10.72.0.2:") && strings.Contains(out, "ingress of endpoint shop/b by policy db rule 2, tier main") &&

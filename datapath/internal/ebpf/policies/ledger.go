@@ -323,8 +323,8 @@ func (p *Policies) Counters(name string) (c datapath.PolicyCounters, found bool,
 	return c, true, nil
 }
 
-// Decisions returns what the policies of both ends decided on the packet of a sample, as far as it is
-// known: decided[0] of a dropped packet is why it was dropped. logged are those of policies that log.
+// Decisions returns the known decisions of the policies of both ends about the packet of a sample:
+// decided[0] of a dropped packet is why it was dropped. logged are the decisions of policies that log.
 func (p *Policies) Decisions(s *kernel.Sample) (decided, logged []datapath.PolicyDecision) {
 	l := p.ledger
 	l.mu.RLock()
