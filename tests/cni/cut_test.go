@@ -447,8 +447,13 @@ func (c *cutSite) cutBy(tr *traffic, change cut, window time.Duration) {
 	c.labels, c.namespaces, c.in, c.out = labels, namespaces, in, out
 	ready = c.setPolicies()
 	resumed := c.resumes("after "+change.name, ready)
+	// In the tick of a change, each packet of its ports is evaluated.
+	time.Sleep(time.Until(ready.Add(2 * changeTick)))
 	c.t.Logf("%s: Ready after %s; %d forbidden packets passed; all flows resumed after %s", change.name, took, passed, resumed)
 }
+
+// changeTick is the unit in which the programs note the time of changes.
+const changeTick = 135 * time.Millisecond
 
 // resumes waits until a packet of each flow and direction that was sent after a moment has arrived.
 func (c *cutSite) resumes(when string, since time.Time) time.Duration {
