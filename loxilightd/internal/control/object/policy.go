@@ -57,16 +57,8 @@ func (p *policyParser) place() *api.Error {
 }
 
 func (p *policyParser) isolate() *api.Error {
-	for i, word := range p.spec.Isolate {
-		field := fmt.Sprintf("spec.isolate[%d]", i)
-		n, err := chooseOne(field, word, api.PolicyDirections)
-		if err != nil {
-			return err
-		}
-		if p.policy.Isolates[n] {
-			return invalid(field, "%s occurs twice", word)
-		}
-		p.policy.Isolates[n] = true
+	if err := setWords("spec.isolate", p.spec.Isolate, api.PolicyDirections, &p.policy.Isolates[policy.Ingress], &p.policy.Isolates[policy.Egress]); err != nil {
+		return err
 	}
 	if p.spec.IsolateAction != "" && len(p.spec.Isolate) == 0 {
 		return invalid("spec.isolateAction", "needs spec.isolate: set the directions in which the Policy isolates, or omit it")
@@ -77,17 +69,21 @@ func (p *policyParser) isolate() *api.Error {
 }
 
 func (p *policyParser) log() *api.Error {
-	for i, word := range p.spec.Log {
-		field := fmt.Sprintf("spec.log[%d]", i)
-		n, err := chooseOne(field, word, api.PolicyLogs)
+	return setWords("spec.log", p.spec.Log, api.PolicyLogs, &p.policy.LogsAllow, &p.policy.LogsDeny)
+}
+
+// setWords sets the flags that the words of a list stand for: of words, each at its place.
+func setWords(field string, list, words []string, flags ...*bool) *api.Error {
+	for i, word := range list {
+		at := fmt.Sprintf("%s[%d]", field, i)
+		n, err := chooseOne(at, word, words)
 		if err != nil {
 			return err
 		}
-		logs := [...]*bool{&p.policy.LogsAllow, &p.policy.LogsDeny}[n]
-		if *logs {
-			return invalid(field, "%s occurs twice", word)
+		if *flags[n] {
+			return invalid(at, "%s occurs twice", word)
 		}
-		*logs = true
+		*flags[n] = true
 	}
 	return nil
 }
