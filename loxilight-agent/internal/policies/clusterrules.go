@@ -162,16 +162,19 @@ func ruleName(name string) string {
 	return name
 }
 
+// distinctName returns another name for a rule whose name an earlier rule of its list has.
+func distinctName(name, field string) string {
+	return fmt.Sprintf("%s (%s)", name, strings.TrimPrefix(field, "spec."))
+}
+
 func (t *clusterTranslation) addIngress(field string, r clusterRule) {
 	if len(r.To) > 0 {
 		t.problems.add(field+".to", "is not a field of ingress rules")
 		r.isOpaque = true
 	}
 	o := t.rule(field, "from", &r, r.From)
-	for i := range t.spec.Ingress {
-		if o.name != "" && t.spec.Ingress[i].Name == o.name {
-			o.name = fmt.Sprintf("%s (%s)", o.name, strings.TrimPrefix(field, "spec."))
-		}
+	for o.name != "" && slices.ContainsFunc(t.spec.Ingress, func(r api.IngressRule) bool { return r.Name == o.name }) {
+		o.name = distinctName(o.name, field)
 	}
 	switch {
 	case o.isAbsent:
@@ -188,10 +191,8 @@ func (t *clusterTranslation) addEgress(field string, r clusterRule) {
 		r.isOpaque = true
 	}
 	o := t.rule(field, "to", &r, r.To)
-	for i := range t.spec.Egress {
-		if o.name != "" && t.spec.Egress[i].Name == o.name {
-			o.name = fmt.Sprintf("%s (%s)", o.name, strings.TrimPrefix(field, "spec."))
-		}
+	for o.name != "" && slices.ContainsFunc(t.spec.Egress, func(r api.EgressRule) bool { return r.Name == o.name }) {
+		o.name = distinctName(o.name, field)
 	}
 	switch {
 	case o.isAbsent:

@@ -101,51 +101,51 @@ func (t *translation) here() *api.NamespaceSelector {
 	return &api.NamespaceSelector{Names: []string{t.namespace}}
 }
 
+// annotation returns the value of an annotation of a policy, or else of its namespace, and what problems
+// call it.
+func annotation(name string, own, namespace map[string]string) (value, field string) {
+	if value = own[name]; value != "" {
+		return value, "annotation " + name
+	}
+	return namespace[name], "annotation of the namespace " + name
+}
+
 // stage returns the stage of the policy; empty: in force.
 func (p *problems) stage(own, namespace map[string]string) string {
-	value, where := own[AnnotationStage], "annotation "
-	if value == "" {
-		value, where = namespace[AnnotationStage], "annotation of the namespace "
-	}
+	value, field := annotation(AnnotationStage, own, namespace)
 	switch value {
 	case stageStaged:
 		return stageStaged
 	case "", stageEnforced:
 	default:
-		p.add(where+AnnotationStage, "%q is not one of enforced, staged; the policy is enforced", value)
+		p.add(field, "%q is not one of enforced, staged; the policy is enforced", value)
 	}
 	return ""
 }
 
 // rejects reports whether denied traffic is rejected, so that its sender is notified.
 func (p *problems) rejects(own, namespace map[string]string) bool {
-	value, where := own[AnnotationDeny], "annotation "
-	if value == "" {
-		value, where = namespace[AnnotationDeny], "annotation of the namespace "
-	}
+	value, field := annotation(AnnotationDeny, own, namespace)
 	switch value {
 	case reject:
 		return true
 	case "", denyDrop:
 	default:
-		p.add(where+AnnotationDeny, "%q is not one of drop, reject; denied traffic is dropped", value)
+		p.add(field, "%q is not one of drop, reject; denied traffic is dropped", value)
 	}
 	return false
 }
 
 // log returns which traffic is reported.
 func (p *problems) log(own, namespace map[string]string) (list []string) {
-	value, where := own[AnnotationLog], "annotation "
-	if value == "" {
-		value, where = namespace[AnnotationLog], "annotation of the namespace "
-	}
+	value, field := annotation(AnnotationLog, own, namespace)
 	for word := range strings.SplitSeq(value, ",") {
 		switch word = strings.TrimSpace(word); {
 		case word == "" || slices.Contains(list, word):
 		case word == allow || word == deny:
 			list = append(list, word)
 		default:
-			p.add(where+AnnotationLog, "%q is not one of allow, deny, and is ignored", word)
+			p.add(field, "%q is not one of allow, deny, and is ignored", word)
 		}
 	}
 	return list
