@@ -58,8 +58,8 @@ func (s *switchSite) plugIn() {
 	s.a, s.b = testnet.New(s.t, "a"), testnet.New(s.t, "b")
 	s.t.Run("plug in", func(t *testing.T) { // closes the namespace at the end
 		sw := testnet.Named(t, s.name)
-		testnet.Veth(t, testnet.Port{NS: s.a, Name: "eth0", Addrs: []string{"10.71.0.2/24", "fd71::2/64"}}, testnet.Port{NS: sw, Name: "p1"})
 		testnet.Veth(t, testnet.Port{NS: s.b, Name: "eth0", Addrs: []string{"10.71.0.3/24", "fd71::3/64"}}, testnet.Port{NS: sw, Name: "p2"})
+		testnet.Veth(t, testnet.Port{NS: s.a, Name: "eth0", Addrs: []string{"10.71.0.2/24", "fd71::2/64"}}, testnet.Port{NS: sw, Name: "p1"})
 	})
 	for _, ns := range []*testnet.NS{s.a, s.b} {
 		ns.Route(s.t, "default", "10.71.0.1")

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netlink/nl"
@@ -151,6 +152,7 @@ func (p *page) bridges(links []netlink.Link) error {
 				e.Ports = append(e.Ports, portOf(port, vlans[int32(port.Attrs().Index)]))
 			}
 		}
+		slices.SortFunc(e.Ports, func(a, b datapath.NetworkPort) int { return strings.Compare(a.Device, b.Device) })
 		p.entries = append(p.entries, e)
 	}
 	return nil
