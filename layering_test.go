@@ -75,7 +75,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/network/route":     {"datapath", "datapath/internal/dump", "datapath/internal/network/namespace"},
 
 	"loxilightd/internal/channel": {"api"},
-	"loxilightd/internal/config":  {"internal/memory", "datapath"},
+	"loxilightd/internal/config":  {"internal/memory", "datapath", "datapath/policy"},
 	"loxilightd/internal/control": {
 		"api", "api/document", "datapath", "datapath/policy", "loxilightd/internal/control/capacity", "loxilightd/internal/control/decode", "loxilightd/internal/control/gate", "loxilightd/internal/control/object", "loxilightd/internal/control/packetlog", "loxilightd/internal/control/policyreply",
 		"loxilightd/internal/ipam", "loxilightd/internal/state", "internal/memory",
