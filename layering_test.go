@@ -87,7 +87,7 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/control/policyreply": {"api", "datapath", "datapath/policy"},
 	"loxilightd/internal/control/object":      {"api", "datapath", "datapath/policy", "loxilightd/internal/control/decode", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
-		"internal/listing", "api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
+		"internal/listing", "api", "api/client", "datapath", "datapath/policy", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
