@@ -211,23 +211,41 @@ static __always_inline __u32 policy_port_behind(__u32 ifindex, const struct addr
 	return policy_port_here(ifindex);
 }
 
-/* Returns POLICY_PORT_HERE if a packet that arrives for an address is for this node itself, else 0. A
- * reply is for the node only if the node has opened the connection: otherwise netfilter has translated
- * the source of a forwarded packet.
+/* Reports whether the kernel delivers packets for an address, which arrive on the device in, to this
+ * node itself.
  */
-static __always_inline __u32 policy_here(struct __sk_buff *skb, struct work *w,
-					 const struct addr *addr, __u32 how)
+static __always_inline int policy_is_here(struct __sk_buff *skb, struct work *w,
+					  const struct addr *addr, __u32 in)
 {
-	if (how & JUDGE_TO_HERE)
-		return POLICY_PORT_HERE;
-	if (!(how & JUDGE_ROUTED) || (how & JUDGE_REPLY && !(how & JUDGE_FROM_NODE)))
-		return 0;
 	w->local_key.addr = *addr;
 	w->local_key.netns = config_netns;
-	if (bpf_map_lookup_elem(&ll_local, &w->local_key) ||
-	    route_ends_here(skb, addr, w->ends.family, w->judge_in))
-		return POLICY_PORT_HERE;
-	return 0;
+	return bpf_map_lookup_elem(&ll_local, &w->local_key) ||
+	       route_ends_here(skb, addr, w->ends.family, in);
+}
+
+/* Reports whether a socket of this node has sent a packet that leaves, and that has arrived on no device:
+ * an ICMP error of the node about a connection of others has not.
+ */
+static __always_inline int policy_sends(struct __sk_buff *skb, struct work *w,
+					const struct addr *sender, __u32 how)
+{
+	if (how & JUDGE_REPLY)
+		return policy_is_here(skb, w, sender, skb->ifindex);
+	return how & JUDGE_FROM_NODE;
+}
+
+/* Reports whether a packet that arrives for an address is for a socket of this node. A reply is only if
+ * the node has opened the connection: otherwise netfilter has translated the source of a forwarded
+ * packet.
+ */
+static __always_inline int policy_gets(struct __sk_buff *skb, struct work *w,
+				       const struct addr *receiver, __u32 how)
+{
+	if (how & JUDGE_TO_HERE)
+		return 1;
+	if (how & JUDGE_REPLY && !(how & JUDGE_FROM_NODE))
+		return 0;
+	return how & JUDGE_ROUTED && policy_is_here(skb, w, receiver, w->judge_in);
 }
 
 /* Finds the ports of the Endpoints that have sent a packet of w->ends, and that will get it. A global
@@ -244,17 +262,18 @@ __noinline int policy_ports(struct __sk_buff *skb, __u32 how, __u32 word)
 		return 0;
 	sender = how & JUDGE_REPLY ? &w->ends.daddr : &w->ends.saddr;
 	receiver = how & JUDGE_REPLY ? &w->ends.saddr : &w->ends.daddr;
+	w->judge_from = 0;
 	if (!(how & JUDGE_EGRESS))
 		w->judge_from = policy_port_behind(ifindex, sender, word);
-	else
-		w->judge_from = from ? 0 : POLICY_PORT_HERE;
+	else if (!from && word & POLICY_HERE && policy_sends(skb, w, sender, how))
+		w->judge_from = POLICY_PORT_HERE;
 	if (how & JUDGE_EGRESS && !(how & JUDGE_MOVES)) {
 		w->judge_to = policy_port_here(ifindex);
 		return 0;
 	}
 	out = policy_port_of(receiver, word);
-	if (!out && word & POLICY_HERE)
-		out = policy_here(skb, w, receiver, how);
+	if (!out && word & POLICY_HERE && policy_gets(skb, w, receiver, how))
+		out = POLICY_PORT_HERE;
 	w->judge_to = out;
 	return 0;
 }

@@ -337,3 +337,18 @@ func TestPolicyOfNodeReady(t *testing.T) {
 	s.Apply("kind: Interface\nname: br7\nspec: {device: br7, role: port}")
 	testnet.Eventually(t, patience, "the Policy is Ready again", func() bool { return strings.Contains(status(), "Ready") })
 }
+
+// TestPolicyOfNodeTunnels: policies that deny everything on the nodes do not affect the tunnels between
+// them.
+func TestPolicyOfNodeTunnels(t *testing.T) {
+	testnet.RequireRoot(t)
+	eachMesh(t, []meshKind{{tunnel: "vxlan"}, {tunnel: "gre", split: true}}, func(t *testing.T, m *mesh) {
+		for _, n := range m.nodes {
+			n.LLCLI("apply", "--wait", "5s", "-f", n.File(hereObjects))
+		}
+		m.allPairs()
+		if got := try(m.nodes[0].ns, "tcp", "192.0.2.2:7", silence); got != silent {
+			t.Errorf("node to node: %s", got)
+		}
+	})
+}
