@@ -352,3 +352,42 @@ func TestPolicyOfNodeTunnels(t *testing.T) {
 		}
 	})
 }
+
+// TestPolicyByHand: on a host without Kubernetes, Endpoints and Entities that llcli adds, and objects in
+// conf.d, are subjects and peers of Policies.
+func TestPolicyByHand(t *testing.T) {
+	s := newPolicies(t)
+	for _, name := range []string{"a", "b", "x"} {
+		p := s.pods[name]
+		s.LLCLI("delete", "endpoint", "shop/"+name, "--wait", "5s")
+		s.change("endpoint", "add", "vm-"+name, "--device", p.device, "--mac", p.macText(), "--address", p.addr.String(), "--address", p.addr6.String(), "--label", "app="+name)
+	}
+	s.may("without policies", map[string]bool{"a b tcp": true, "x b tcp": true})
+	s.change("tier", "add", "main", "--order", "200", "--always", "self,node")
+	s.change("policy", "add", "db", "--tier", "main", "--applied-to", "app=b", "--isolate", "ingress", "--ingress", "allow from app=a port tcp/4660")
+	only := map[string]bool{"a b tcp": true, "x b tcp": false, "a b udp": false}
+	s.may("llcli policy add", only)
+	s.change("delete", "policy", "db")
+	s.ObjectFile("policies.yaml", `
+kind: Tier
+name: files
+spec: {order: 100}
+---
+kind: Policy
+name: db
+spec:
+  tier: files
+  isolate: [ingress]
+  appliedTo: [{entities: {matchLabels: {app: b}}}]
+  ingress:
+    - {action: allow, from: [{entities: {matchLabels: {app: a}}}], ports: [{protocol: tcp, port: 4660}]}
+    - {action: allow, from: [{set: desks, entities: {matchLabels: {owner: me}}}]}
+`)
+	s.LLCLI("reload")
+	testnet.Eventually(t, patience, "the Policy is Ready", func() bool { return strings.Contains(s.LLCLI("get", "policies"), "Ready") })
+	s.may("a file in conf.d", only)
+	s.change("entity", "add", "desk", "--set", "desks", "--label", "owner=me", "--address", "192.0.2.80")
+	if out := s.LLCLI("policy", "check", "desk", "vm-b", "udp/9"); !strings.Contains(out, "owner=me") {
+		t.Errorf("llcli policy check:\n%s", out)
+	}
+}
