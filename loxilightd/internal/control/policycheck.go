@@ -384,33 +384,3 @@ func ruleIn(o *state.Object, d policy.Direction, n int) (r api.IngressRule) {
 	}
 	return r
 }
-
-// policiesFor answers the method policies.for.
-func (s *Server) policiesFor(_ context.Context, _ Caller, p *api.PoliciesForParams) (any, *api.Error) {
-	view, err := s.policiesInForce()
-	if err != nil {
-		return nil, err
-	}
-	name, end := api.PolicyNode, view.nodeEnd()
-	if o := endpointNamed(view.of, p.Endpoint); o != nil && p.Endpoint != api.PolicyNode {
-		name, end = o.Name, endpointEnd(o)
-	} else if p.Endpoint != api.PolicyNode {
-		return nil, api.Errorf(api.ReasonNotFound, "there is no Endpoint or pod %q: see llcli get endpoints", decode.Shorten(p.Endpoint)).At("", "endpoint")
-	}
-	result := &api.PoliciesForResult{Endpoint: name, Pending: cmp.Or(view.pending, s.detached(view, end))}
-	subject := view.subject(end.endpoint)
-	if subject == nil || subject.Set == policy.Unknown {
-		return result, nil
-	}
-	result.IsEntity, result.Set, result.Namespace, result.Labels = true, subject.Set, subject.Namespace, subject.Labels
-	for _, applied := range view.AppliedTo(subject) {
-		for d, list := range []*[]api.AppliedPolicy{policy.Ingress: &result.Ingress, policy.Egress: &result.Egress} {
-			if applied.Isolates[d] || len(applied.Rules[d]) > 0 {
-				*list = append(*list, api.AppliedPolicy{
-					Tier: applied.Tier, Policy: applied.Name, Staged: applied.Staged, Isolates: applied.Isolates[d], Rules: len(applied.Rules[d]),
-				})
-			}
-		}
-	}
-	return result, nil
-}
