@@ -304,6 +304,7 @@ spec:
 	}
 	defer c.Close()
 	show("lock rule web", "connections", "--destination", "192.0.2.1", "-o", "wide")
+	echoes(t, c, true)
 	for topic, want := range map[string]string{
 		"drops":  "ingress of the node by policy lock, tier main",
 		"policy": "deny: tcp 192.0.2.17",
@@ -315,7 +316,9 @@ spec:
 				return strings.Contains(line, want) && strings.Contains(line, "192.0.2.1:10250")
 			})
 		})
-	}
+	}	// The policy changes, and applies to the connection that it has allowed.
+	s.LLCLI("apply", "--wait", "5s", "-f", s.File(hereObjects[strings.LastIndex(hereObjects, "---"):]))
+	echoes(t, c, false)
 }
 
 // TestPolicyOfNodeReady: a Policy of the node is not Ready while a device of the node is not attached.
@@ -390,4 +393,32 @@ spec:
 	if out := s.LLCLI("policy", "check", "desk", "vm-b", "udp/9"); !strings.Contains(out, "owner=me") {
 		t.Errorf("llcli policy check:\n%s", out)
 	}
+}
+
+// TestPolicyOfNodeMasquerade: policies of the node do not decide about forwarded traffic that has an
+// address of the node, because netfilter or a NAT has translated its source.
+func TestPolicyOfNodeMasquerade(t *testing.T) {
+	s := newHere(t)
+	s.LLCLI("apply", "--wait", "5s", "-f", s.File(hereObjects))
+	through := func(when string) {
+		t.Helper()
+		for _, f := range s.families {
+			for _, network := range []string{"tcp", "udp"} {
+				if got := try(s.backends[0], network, net.JoinHostPort(f.client, "8080"), patience); got != let {
+					t.Errorf("%s, %s %s: %s", when, f.name, network, got)
+				}
+			}
+			if !s.pings(s.backends[0], f.client) {
+				t.Errorf("%s, %s: no answer to an echo request", when, f.name)
+			}
+		}
+		if got := try(s.client, "tcp", "192.0.2.1:8080", silence); got != silent {
+			t.Errorf("%s: to the node: %s", when, got)
+		}
+	}
+	s.node.Run(t, "nft", "add table inet m; add chain inet m post { type nat hook postrouting priority 100; }; add rule inet m post oifname in0 masquerade")
+	through("netfilter")
+	s.node.Run(t, "nft", "delete table inet m")
+	s.LLCLI("apply", "--wait", "5s", "-f", s.File("kind: NAT\nname: m\nspec: {type: masquerade, match: {out: [in0], source: [10.0.1.0/24, \"2001:db8:1::/64\"]}}"))
+	through("NAT")
 }
