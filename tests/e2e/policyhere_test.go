@@ -259,7 +259,7 @@ spec:
   log: [deny]
   appliedTo: [{set: nodes}]
   ingress:
-    - {name: web, action: allow, from: [{entities: {matchLabels: {app: desk}}}], ports: [{protocol: tcp, port: 8080}]}
+    - {name: web, action: allow, from: [{entities: {matchLabels: {app: desk}}}], ports: [{protocol: tcp, port: 8080, end: 8089}]}
     - {action: reject, from: [{prefixes: ["2001:db8::/32"]}], ports: [{protocol: tcp, port: 8080}]}
   egress:
     - {action: reject, to: [{prefixes: [192.0.2.0/24]}], ports: [{protocol: tcp, port: 8080}]}
@@ -293,7 +293,7 @@ spec:
 	}
 	show("allow 203.0.113.7 → node\ningress node policy.failsafe allow policy.failsafe rule tcp/22", "policy", "check", "203.0.113.7", "node", "tcp/22")
 	show("allow 192.0.2.77 → node\npolicy.failsafe rule 192.0.2.77", "policy", "check", "192.0.2.77", "this-node", "udp/9")
-	show("allow 192.0.2.17 → node\ningress node main allow lock rule web app=desk port tcp/8080 deny", "policy", "check", "desk", "node", "tcp/8080")
+	show("allow 192.0.2.17 → node\ningress node main allow lock rule web app=desk port tcp/8080-8089 deny", "policy", "check", "desk", "node", "tcp/8080")
 	show("deny node → 192.0.2.17\negress node main isolated lock", "policy", "check", "node", "desk", "tcp/53")
 	show("allow node → node", "policy", "check", "node", "node", "tcp/53")
 	show("Set nodes\ningress policy.failsafe policy.failsafe\ningress main lock\negress main lock", "policy", "for", "node")
@@ -316,8 +316,17 @@ spec:
 				return strings.Contains(line, want) && strings.Contains(line, "192.0.2.1:10250")
 			})
 		})
-	}	// The policy changes, and applies to the connection that it has allowed.
+	}	// The policy changes, and applies to connections that it has allowed, whichever end sends first.
+	held := []pair{hold(t, "the client first", s.client, s.node, "192.0.2.1:8085"), hold(t, "the server first", s.client, s.node, "192.0.2.1:8086")}
+	for _, p := range held {
+		if !passes(p.client, p.server, patience) || !passes(p.server, p.client, patience) || !passes(p.client, p.server, patience) {
+			t.Fatalf("%s: the connection does not pass", p.name)
+		}
+	}
 	s.LLCLI("apply", "--wait", "5s", "-f", s.File(hereObjects[strings.LastIndex(hereObjects, "---"):]))
+	if passes(held[0].client, held[0].server, silence) || passes(held[1].server, held[1].client, silence) {
+		t.Error("a running connection goes on")
+	}
 	echoes(t, c, false)
 }
 
