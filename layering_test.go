@@ -96,7 +96,7 @@ var mayImport = map[string][]string{
 		"loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/node/policies": {"datapath", "datapath/policy", "loxilightd/internal/state"},
-	"loxilightd/internal/node/condition": {"datapath/policy", 
+	"loxilightd/internal/node/condition": {"datapath/policy",
 		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"internal/dirwatch", "internal/listing", "internal/tick", "api", "datapath", "loxilightd/internal/ipam"},

@@ -22,7 +22,7 @@ static __always_inline void policy_begin(struct pkt *p, struct work *w)
 		w->judge |= JUDGE_EXEMPT;
 }
 
-/* Who has opened the TCP connection of a socket of this node. */
+/* Which end has opened the TCP connection of a socket of this node. */
 #define SOCKET_NONE   0 /* there is no such socket */
 #define SOCKET_SERVER 1 /* the other end */
 #define SOCKET_CLIENT 2 /* this node */

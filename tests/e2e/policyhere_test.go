@@ -103,7 +103,7 @@ func rawPasses(t *testing.T, protocol int, from, to *testnet.NS, addr string, pa
 	})
 	defer c.Close()
 	if _, err := c.Write(payload); err != nil {
-		return false // denied at once, as the sender is told
+		return false // denied at once, and the sender is notified
 	}
 	_ = l.SetReadDeadline(time.Now().Add(silence)) // if this fails, the read fails, too
 	_, _, err := l.ReadFrom(make([]byte, 100))
@@ -205,12 +205,12 @@ func TestPoliciesOfNode(t *testing.T) {
 		for i := range stay {
 			// The server first, to which no packet of the client has come since the policy exists.
 			if p := &stay[i]; !passes(p.server, p.client, patience) || !passes(p.client, p.server, patience) {
-				t.Errorf("%s: the connection %s does not go on", when, p.name)
+				t.Errorf("%s: the connection %s does not continue", when, p.name)
 			}
 		}
 		for i := range end {
 			if p := &end[i]; passes(p.server, p.client, silence) || passes(p.client, p.server, silence) {
-				t.Errorf("%s: the connection %s goes on", when, p.name)
+				t.Errorf("%s: the connection %s continues", when, p.name)
 			}
 		}
 	}
@@ -236,7 +236,7 @@ func TestPoliciesOfNode(t *testing.T) {
 	s.LLCLI("apply", "--wait", "5s", "--confirm", "20s", "-f", s.File(lock))
 	s.wants("locked again", false)
 	if passes(fresh.client, fresh.server, silence) {
-		t.Error("a running connection goes on")
+		t.Error("a running connection continues")
 	}
 	testnet.Eventually(t, startPatience, "the policy is rolled back", func() bool { return try(s.client, "tcp", "192.0.2.1:8080", silence) == let })
 	s.wants("not confirmed", true)
@@ -316,7 +316,7 @@ spec:
 				return strings.Contains(line, want) && strings.Contains(line, "192.0.2.1:10250")
 			})
 		})
-	}	// The policy changes, and applies to connections that it has allowed, whichever end sends first.
+	} // The policy changes, and applies to connections that it has allowed, whichever end sends first.
 	held := []pair{hold(t, "the client first", s.client, s.node, "192.0.2.1:8085"), hold(t, "the server first", s.client, s.node, "192.0.2.1:8086")}
 	for _, p := range held {
 		if !passes(p.client, p.server, patience) || !passes(p.server, p.client, patience) || !passes(p.client, p.server, patience) {
@@ -325,7 +325,7 @@ spec:
 	}
 	s.LLCLI("apply", "--wait", "5s", "-f", s.File(hereObjects[strings.LastIndex(hereObjects, "---"):]))
 	if passes(held[0].client, held[0].server, silence) || passes(held[1].server, held[1].client, silence) {
-		t.Error("a running connection goes on")
+		t.Error("a running connection continues")
 	}
 	echoes(t, c, false)
 }
