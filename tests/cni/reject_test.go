@@ -22,7 +22,7 @@ func TestRejected(t *testing.T) {
 	eachKind(t, []clusterKind{
 		{tunnel: "vxlan", pods: 2}, {tunnel: "geneve", over6: true, pods: 2}, {merged: true, pods: 2}, {tunnel: "gre", merged: true, pods: 2},
 	}, func(t *testing.T, c *cluster) {
-		server := c.stationNamed("pod-1-1")
+		server := c.stationOf("pod-1-1")
 		from := []string{"pod-1-2", "pod-2-1", "outside", "node 1", "node 2"}
 		for _, by := range []struct{ name, objects string }{
 			{"Policy, ingress", rejectTier + policyOf("pod-1-1", "isolate: [ingress], isolateAction: reject")},
@@ -34,14 +34,14 @@ func TestRejected(t *testing.T) {
 					if by.name == "FirewallRule" && name == "node 1" {
 						continue // its packets are not forwarded
 					}
-					c.expectRejected(t, c.stationNamed(name), server)
+					c.expectRejected(t, c.stationOf(name), server)
 				}
 			})
 		}
 		t.Run("Policy, egress", func(t *testing.T) {
 			c.under(t, 1, rejectTier+policyOf("pod-1-1", "isolate: [egress], isolateAction: reject"))
 			for _, to := range []string{"pod-1-2", "pod-2-1", "outside"} {
-				c.expectRejected(t, server, c.stationNamed(to))
+				c.expectRejected(t, server, c.stationOf(to))
 			}
 		})
 	})
@@ -53,17 +53,6 @@ const rejectTier = "kind: Tier\nname: main\nspec: {order: 200}\n---\n"
 func policyOf(pod, spec string) string {
 	return "kind: Entity\nname: subject\nspec: {labels: {app: subject}, endpoint: {namespace: shop, pod: " + pod + "}}\n---\n" +
 		"kind: Policy\nname: no\nspec: {tier: main, appliedTo: [{entities: {matchLabels: {app: subject}}}], " + spec + "}"
-}
-
-func (c *cluster) stationNamed(name string) *station {
-	c.t.Helper()
-	for _, s := range c.stations {
-		if s.name == name {
-			return s
-		}
-	}
-	c.t.Fatalf("no station %s", name)
-	return nil
 }
 
 // under puts objects in force on a node until the test ends.
