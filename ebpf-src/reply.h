@@ -195,8 +195,8 @@ static __always_inline int answer_room(struct __sk_buff *skb, __s32 bytes)
 	return bytes ? bpf_skb_adjust_room(skb, bytes, BPF_ADJ_ROOM_MAC, 0) : 0;
 }
 
-/* As answer_blank, for a packet that the kernel takes for encapsulated: one that left a tunnel, on some
- * devices. The kernel does not change its tail, so bytes are inserted or removed at the front, which
+/* As answer_blank, for a packet that the kernel takes for encapsulated: on some devices, each packet that
+ * left a tunnel. The kernel does not change its tail, so bytes are inserted or removed at the front, which
  * does not cancel segmentation. While the packet passes for IPv4, it may become as short as an IPv4
  * header: what the device would checksum begins within the removed bytes if it was longer than 34 bytes.
  */
