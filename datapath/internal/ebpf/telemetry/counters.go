@@ -45,7 +45,6 @@ type Options struct {
 	}
 
 	Policies interface {
-		Usage() (used, size uint32)
 		Decisions(s *kernel.Sample) (decided, logged []datapath.PolicyDecision)
 		Counters(name string) (datapath.PolicyCounters, bool, error)
 		Verdict(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool)
