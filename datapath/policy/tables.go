@@ -109,13 +109,21 @@ func (r *Row) key() string {
 // row takes the row of a class in the table of a program.
 func (c *Compiler) row(p *program, info *classInfo) RowID {
 	rules := p.rulesFor(info)
+	isStaged, exemptsSelf := rules.differ()
 	var r Row
 	var cells []int
 	cell := func(protocol Protocol, port uint16) CellID {
-		verdicts := func(self bool) Verdicts {
-			return Verdicts{rules.decide(info, self, protocol, port, false), rules.decide(info, self, protocol, port, true)}
+		verdicts := func(self bool) (v Verdicts) {
+			v.Enforced = rules.decide(info, self, protocol, port, false)
+			if v.Staged = v.Enforced; isStaged {
+				v.Staged = rules.decide(info, self, protocol, port, true)
+			}
+			return v
 		}
-		v := Cell{verdicts(false), verdicts(true)}
+		v := Cell{Others: verdicts(false)}
+		if v.Self = v.Others; exemptsSelf {
+			v.Self = verdicts(true)
+		}
 		id, isNew := c.cells.take(c.cellKey(&v), v)
 		if cells = append(cells, id); isNew {
 			c.change.Cells[CellID(id)] = v
@@ -148,6 +156,15 @@ func (c *Compiler) row(p *program, info *classInfo) RowID {
 // cellKey returns a text that is the same for cells with the same verdicts of the same rules, which are
 // counted and logged likewise. After a change, another rule may have the same place in its policy.
 func (c *Compiler) cellKey(v *Cell) string {
+	key, known := c.cellKeys[*v]
+	if !known {
+		key = c.newCellKey(v)
+		c.cellKeys[*v] = key
+	}
+	return key
+}
+
+func (c *Compiler) newCellKey(v *Cell) string {
 	key := fmt.Appendf(nil, "%#v", *v) // quotes the names
 	for _, is := range []Verdict{v.Others.Enforced, v.Others.Staged, v.Self.Enforced, v.Self.Staged} {
 		if p := c.state.Policies[is.Policy]; p != nil {
