@@ -107,8 +107,8 @@ func command(name string, args ...string) *exec.Cmd {
 	return c
 }
 
-// replace writes copies of the sources with other mutexes, and returns the path of the file that tells
-// the compiler to use them.
+// replace writes copies of the sources with other mutexes, and returns the path of a file for the
+// compiler that lists them.
 func replace(folder, reports string) (overlay string, err error) {
 	replaced := map[string]string{}
 	add := func(path, content string) error {

@@ -212,7 +212,7 @@ func (r *policySet) Update(ctx context.Context, key datapath.SetName, s *policy.
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if err != nil {
-		return err // what is in force stays so, and is not what is desired
+		return err // the previous state stays in force
 	}
 	if r.written, r.unfit, r.adopted = is, left, false; left != nil {
 		return left.Err()

@@ -19,8 +19,8 @@ import (
 const fitInterval = time.Minute
 
 // Unfit are the policies that are not in force as desired, because the data plane has no room for them
-// beside the others: all traffic of their subjects is denied instead. The others are in force. The
-// methods of nil are those of no policies.
+// beside the others: all traffic of their subjects is denied instead. The others are in force. Methods
+// of nil act as if all policies fit.
 type Unfit struct {
 	of       *policy.State             // the desired state
 	policies map[string]*policy.Policy // the desired values
