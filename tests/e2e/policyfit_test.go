@@ -27,7 +27,7 @@ func largePolicies() string {
 		fmt.Fprint(&b, "]\n")
 		for prefix := range prefixes {
 			fmt.Fprintf(&b, "    - {action: deny, from: [{prefixes: [100.%d.%d.0/24]}], ports: [{protocol: udp, port: %d}]}\n",
-				64+i, prefix%250, 20000+2*(prefix+prefixes*i))
+				64+4*i+prefix/250, prefix%250, 20000+2*(prefix+prefixes*i))
 		}
 	}
 	return b.String()
