@@ -57,12 +57,11 @@ func TestPolicyDoesNotFit(t *testing.T) {
 	s.may("a policy does not fit", only)
 	s.LLCLI("delete", "endpoint", "shop/a")
 	s.LLCLI("apply", "-f", s.File(s.objects()))
-	s.ready(endpointPatience, "an Endpoint is attached again")
+	s.wantState("shop/a", api.StateReady)
 	s.may("with another Endpoint", only)
 	s.Kill()
 	s.may("with the daemon killed", only)
 	s.Start()
-	s.ready(5*time.Minute, "pods are ready again")
 	large("not in force after a restart", "because it does not fit")
 	s.may("after a restart", only)
 	for i := range 8 {
