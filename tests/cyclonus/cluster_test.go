@@ -26,7 +26,32 @@ import (
 var programs testdaemon.Programs
 
 func TestMain(m *testing.M) {
-	os.Exit(testdaemon.Main(m, "cyclonus", &programs))
+	dir, err := os.MkdirTemp("", "cyclonus-programs-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := 1
+	if err := build(dir); err == nil {
+		code = testdaemon.Main(m, "cyclonus", &programs)
+	} else {
+		fmt.Fprintln(os.Stderr, err)
+	}
+	_ = os.RemoveAll(dir) // the next run makes another
+	os.Exit(code)
+}
+
+// build builds the programs, in their module, unless LOXILIGHT_BIN contains them.
+func build(dir string) error {
+	if os.Getenv("LOXILIGHT_BIN") != "" {
+		return nil
+	}
+	cmd := exec.Command("go", "build", "-o", dir+"/", "./loxilightd", "./llcli", "./loxilight-cni", "./loxilight-agent")
+	cmd.Dir = "../.."
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return os.Setenv("LOXILIGHT_BIN", dir)
 }
 
 const nodeCount = 3
@@ -68,15 +93,13 @@ func newCluster(t *testing.T) *cluster {
 		c.nodes, daemons, ports = append(c.nodes, n), append(daemons, n.Daemon), append(ports, n.name())
 		c.api.Set(nodeObject(i))
 	}
+	// The Service of the API server, which each cluster has.
+	slice := endpointSlice("default", "kubernetes", 0, "192.0.2.100", nil)
+	slice.Ports = slicePorts(corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 6443})
+	c.api.Set(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: serviceSpec([]string{"10.96.0.1"}, 443)}, slice)
 	lan.Bridge(t, "br0", ports...)
 	testdaemon.StartAll(daemons...)
 	program := filepath.Join(filepath.Dir(programs.Daemon), "loxilight-agent")
-	if _, err := os.Stat(program); err != nil {
-		out, err := exec.Command("go", "build", "-o", program, "github.com/loxilight/loxilight/loxilight-agent").CombinedOutput()
-		if err != nil {
-			t.Fatalf("build the agent: %v\n%s", err, out)
-		}
-	}
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"agent.yaml": "health: {listen: \"\"}\nmetrics: {listen: \"\"}\n",
@@ -90,6 +113,9 @@ func newCluster(t *testing.T) *cluster {
 	for _, n := range c.nodes {
 		n.agent = testnet.Here(t).Start(t, program, "--config", filepath.Join(dir, "agent.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"),
 			"--node-name", n.name(), "--socket", n.Socket)
+	}
+	if err := c.holds(map[string]string{"PodNetwork default": `"policy":"required"`}); err != nil {
+		t.Fatal(err)
 	}
 	return c
 }
@@ -142,13 +168,8 @@ func (n *node) add(rt *libcni.RuntimeConf) error {
 	if err != nil {
 		return err
 	}
-	for {
-		// The network is created when the agent has read its node.
-		if _, err = n.cni.AddNetworkList(ctx, list, rt); err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "PodNetwork") {
-			return err
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	_, err = n.cni.AddNetworkList(ctx, list, rt)
+	return err
 }
 
 func (n *node) del(rt *libcni.RuntimeConf) error {
@@ -168,7 +189,7 @@ func (c *cluster) holds(marks map[string]string) error {
 	errs := make([]error, len(c.nodes))
 	for i, n := range c.nodes {
 		wg.Go(func() {
-			for end := time.Now().Add(testnet.OnThisMachine(30 * time.Second)); ; {
+			for end := time.Now().Add(testnet.OnThisMachine(10 * time.Second)); ; {
 				if errs[i] = n.held(marks); errs[i] == nil || time.Now().After(end) {
 					return
 				}
@@ -204,7 +225,8 @@ func (n *node) held(marks map[string]string) error {
 		return err
 	}
 	for _, o := range status.NotReady {
-		if !strings.HasPrefix(o.Object, "Service/mark/") { // its endpoint does not exist
+		// The endpoints of these Services do not exist.
+		if !strings.HasPrefix(o.Object, "Service/mark/") && !strings.HasPrefix(o.Object, "Service/default/") {
 			return fmt.Errorf("%s is %s: %s", o.Object, o.State, o.Message)
 		}
 	}

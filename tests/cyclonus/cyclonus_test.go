@@ -4,6 +4,7 @@ package cyclonus
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -42,9 +43,7 @@ func TestCyclonus(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		interpreter := connectivity.NewInterpreter(k, resources, &connectivity.InterpreterConfig{
-			ResetClusterBeforeTestCase: true, VerifyClusterStateBeforeTestCase: true, KubeProbeRetries: 1, BatchJobs: true, IgnoreLoopback: true,
-		})
+		interpreter := newInterpreter(k, resources)
 		zc, err := resources.GetPod("z", "c")
 		if err != nil {
 			t.Fatal(err)
@@ -61,8 +60,8 @@ func TestCyclonus(t *testing.T) {
 					}
 					k.begin()
 					result := interpreter.ExecuteTestCase(c)
-					if result.Err != nil {
-						t.Fatalf("%s: %v", c.Description, result.Err)
+					if err := errors.Join(result.Err, k.fault); err != nil {
+						t.Fatalf("%s: %v", c.Description, err)
 					}
 					if wrong := r.compare(result, k.leaks); len(wrong) > 0 {
 						t.Errorf("%s (%s)\n%s", c.Description, strings.Join(c.Tags.Keys(), ", "), k.explain(result, wrong))
@@ -72,6 +71,16 @@ func TestCyclonus(t *testing.T) {
 			})
 		}
 	}
+}
+
+// newInterpreter returns what executes cases. The table of all pods and ports that it prints is dropped.
+func newInterpreter(k *kubernetes, resources *probe.Resources) *connectivity.Interpreter {
+	stdout := os.Stdout
+	defer func() { os.Stdout = stdout }()
+	os.Stdout = nil
+	return connectivity.NewInterpreter(k, resources, &connectivity.InterpreterConfig{
+		ResetClusterBeforeTestCase: true, VerifyClusterStateBeforeTestCase: true, KubeProbeRetries: 1, BatchJobs: true, IgnoreLoopback: true,
+	})
 }
 
 // report counts what was compared.

@@ -61,13 +61,10 @@ type pod struct {
 }
 
 func newKubernetes(c *cluster) *kubernetes {
-	k := &kubernetes{
+	return &kubernetes{
 		cluster: c, namespaces: map[string]*corev1.Namespace{}, policies: map[string]*networkingv1.NetworkPolicy{},
 		services: map[string]*corev1.Service{}, pods: map[string]*pod{}, changed: true, probes: newProbes(),
 	}
-	// The Service of the API server, which each cluster has.
-	c.api.Set(&corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "kubernetes"}, Spec: serviceSpec([]string{"10.96.0.1"}, 443)})
-	return k
 }
 
 func (k *kubernetes) lock() func() {
@@ -109,7 +106,7 @@ func (k *kubernetes) settle() error {
 		"Service mark/mark": fmt.Sprintf(`"10.96.9.9:%d/tcp"`, port),
 	})
 	if k.fault == nil {
-		k.fault = k.holds(map[string]string{"Service mark/mark": `"` + address + `"`})
+		k.fault = k.holds(map[string]string{"Service mark/mark": `"` + address + `:80"`})
 	}
 	k.changed = false
 	return k.fault
