@@ -63,11 +63,17 @@ func TestCyclonus(t *testing.T) {
 					if err := errors.Join(result.Err, k.fault); err != nil {
 						t.Fatalf("%s: %v", c.Description, err)
 					}
-					if wrong := r.compare(result, k.leaks); len(wrong) > 0 {
+					if wrong := r.compare(result, k.failed); len(wrong) > 0 {
 						t.Errorf("%s (%s)\n%s", c.Description, strings.Join(c.Tags.Keys(), ", "), k.explain(result, wrong))
 					}
 				}
 				t.Log(r)
+				for i, d := range r.repeated {
+					if i == 200 {
+						break
+					}
+					t.Log(d)
+				}
 			})
 		}
 	}
@@ -87,7 +93,8 @@ func newInterpreter(k *kubernetes, resources *probe.Resources) *connectivity.Int
 type report struct {
 	begin                          time.Time
 	cases, steps, results, allowed int
-	wrong, wrongCases, repeated    int
+	wrong, wrongCases              int
+	repeated                       []difference
 	tags                           map[string]int
 }
 
@@ -97,7 +104,7 @@ func (r *report) String() string {
 		tags = append(tags, fmt.Sprintf("%s %d", tag, r.tags[tag]))
 	}
 	return fmt.Sprintf("%d cases, %d steps, %d results (%d allowed), %d wrong in %d cases, %d right at the second attempt only, %s; cases by tag: %s",
-		r.cases, r.steps, r.results, r.allowed, r.wrong, r.wrongCases, r.repeated, time.Since(r.begin).Round(time.Second), strings.Join(tags, ", "))
+		r.cases, r.steps, r.results, r.allowed, r.wrong, r.wrongCases, len(r.repeated), time.Since(r.begin).Round(time.Second), strings.Join(tags, ", "))
 }
 
 // difference is a result that cyclonus does not expect.
@@ -105,16 +112,17 @@ type difference struct {
 	step          int
 	from, to, key string
 	got, want     string
+	err           error // why the probe failed
 }
 
 func (d difference) String() string {
-	return fmt.Sprintf("step %d: %s to %s %s: %s, want %s", d.step+1, d.from, d.to, d.key, d.got, d.want)
+	return fmt.Sprintf("step %d: %s to %s %s: %s, want %s (%v)", d.step+1, d.from, d.to, d.key, d.got, d.want, d.err)
 }
 
 // compare returns the differences between what was seen and what cyclonus expects. A packet that
 // passes although it must not is wrong, whatever the second attempt shows. cyclonus evaluates
 // policies for a pod that connects to itself; by the API, such packets always pass.
-func (r *report) compare(result *connectivity.Result, leaks map[arrival]bool) (wrong []difference) {
+func (r *report) compare(result *connectivity.Result, failed map[attempt]failure) (wrong []difference) {
 	r.cases++
 	for _, tag := range result.TestCase.Tags.Keys() {
 		r.tags[tag]++
@@ -122,8 +130,8 @@ func (r *report) compare(result *connectivity.Result, leaks map[arrival]bool) (w
 	time := 0
 	for i, step := range result.Steps {
 		r.steps++
-		for attempt, seen := range step.KubeProbes {
-			last := attempt == len(step.KubeProbes)-1
+		for repetition, seen := range step.KubeProbes {
+			last := repetition == len(step.KubeProbes)-1
 			for _, pair := range seen.Wrapped.Keys() {
 				expected := step.SimulatedProbe.Get(pair.From, pair.To).JobResults
 				for key, got := range seen.Get(pair.From, pair.To).JobResults {
@@ -134,15 +142,15 @@ func (r *report) compare(result *connectivity.Result, leaks map[arrival]bool) (w
 					if pair.From == pair.To && want == probe.ConnectivityBlocked {
 						want = probe.ConnectivityAllowed
 					}
-					d := difference{i, pair.From, pair.To, key, string(got.Combined), string(want)}
-					switch arrived := leaks[arrival{time, pair.From, pair.To, key}]; {
-					case want == probe.ConnectivityBlocked && arrived:
+					d := difference{i, pair.From, pair.To, key, string(got.Combined), string(want), failed[attempt{time, pair.From, pair.To, key}].err}
+					switch {
+					case want == probe.ConnectivityBlocked && failed[attempt{time, pair.From, pair.To, key}].arrived:
 						d.got = "no answer, but the request arrived"
 						wrong = append(wrong, d)
 					case got.Combined != want && (last || want == probe.ConnectivityBlocked):
 						wrong = append(wrong, d)
 					case got.Combined != want:
-						r.repeated++
+						r.repeated = append(r.repeated, d)
 					}
 					if last {
 						r.results++
@@ -152,7 +160,7 @@ func (r *report) compare(result *connectivity.Result, leaks map[arrival]bool) (w
 					}
 				}
 				if last && len(expected) != len(seen.Get(pair.From, pair.To).JobResults) {
-					wrong = append(wrong, difference{i, pair.From, pair.To, "", "another number of results", fmt.Sprint(len(expected))})
+					wrong = append(wrong, difference{i, pair.From, pair.To, "", "another number of results", fmt.Sprint(len(expected)), nil})
 				}
 			}
 			time++

@@ -63,11 +63,17 @@ type probes struct {
 	waiting sync.Map // channels of the probes that wait for an INIT ACK, by number
 	arrived sync.Map // numbers of the requests, of UDP and SCTP, that reached a server
 	times   map[string]int
-	leaks   map[arrival]bool
+	failed  map[attempt]failure
 }
 
-// arrival is a request that reached its server, whose answer did not arrive.
-type arrival struct {
+// failure is why a probe failed.
+type failure struct {
+	err     error
+	arrived bool // the request reached its server, but the answer did not arrive
+}
+
+// attempt is one probe of a case.
+type attempt struct {
 	time     int // which of the probes of a case
 	from, to string
 	key      string // protocol and port, as cyclonus has it
@@ -81,7 +87,7 @@ func newProbes() *probes {
 
 // begin begins a case.
 func (p *probes) begin() {
-	p.times, p.leaks = map[string]int{}, map[arrival]bool{}
+	p.times, p.failed = map[string]int{}, map[attempt]failure{}
 	p.arrived.Clear()
 }
 
@@ -119,7 +125,7 @@ func (p *probes) probe(from *pod, protocol corev1.Protocol, to netip.AddrPort, n
 	want := answer(name, protocol, to.Port())
 	switch protocol {
 	case corev1.ProtocolTCP:
-		return probeTCP(from, to, want, limit)
+		err = probeTCP(from, to, want, limit)
 	case corev1.ProtocolUDP:
 		err = probeUDP(from, to, number, want, limit)
 	case corev1.ProtocolSCTP:
@@ -127,10 +133,11 @@ func (p *probes) probe(from *pod, protocol corev1.Protocol, to netip.AddrPort, n
 	default:
 		return fmt.Errorf("protocol %s", protocol)
 	}
-	if _, there := p.arrived.Load(number); there && err != nil {
+	if err != nil {
+		_, arrived := p.arrived.Load(number)
 		p.next.Lock()
 		defer p.next.Unlock()
-		p.leaks[arrival{time, from.name, name, fmt.Sprintf("%s/%d", protocol, to.Port())}] = true
+		p.failed[attempt{time, from.name, name, fmt.Sprintf("%s/%d", protocol, to.Port())}] = failure{err, arrived}
 	}
 	return err
 }
