@@ -68,11 +68,8 @@ func TestCyclonus(t *testing.T) {
 					}
 				}
 				t.Log(r)
-				for i, d := range r.repeated {
-					if i == 200 {
-						break
-					}
-					t.Log(d)
+				if n := len(r.repeated); n > 0 {
+					t.Logf("blocked at the first attempt only, for example: %v", r.repeated[:min(n, 20)])
 				}
 			})
 		}
@@ -109,6 +106,7 @@ func (r *report) String() string {
 
 // difference is a result that cyclonus does not expect.
 type difference struct {
+	name          string // of the case
 	step          int
 	from, to, key string
 	got, want     string
@@ -116,7 +114,7 @@ type difference struct {
 }
 
 func (d difference) String() string {
-	return fmt.Sprintf("step %d: %s to %s %s: %s, want %s (%v)", d.step+1, d.from, d.to, d.key, d.got, d.want, d.err)
+	return fmt.Sprintf("%s, step %d: %s to %s %s: %s, want %s (%v)", d.name, d.step+1, d.from, d.to, d.key, d.got, d.want, d.err)
 }
 
 // compare returns the differences between what was seen and what cyclonus expects. A packet that
@@ -142,7 +140,7 @@ func (r *report) compare(result *connectivity.Result, failed map[attempt]failure
 					if pair.From == pair.To && want == probe.ConnectivityBlocked {
 						want = probe.ConnectivityAllowed
 					}
-					d := difference{i, pair.From, pair.To, key, string(got.Combined), string(want), failed[attempt{time, pair.From, pair.To, key}].err}
+					d := difference{result.TestCase.Description, i, pair.From, pair.To, key, string(got.Combined), string(want), failed[attempt{time, pair.From, pair.To, key}].err}
 					switch {
 					case want == probe.ConnectivityBlocked && failed[attempt{time, pair.From, pair.To, key}].arrived:
 						d.got = "no answer, but the request arrived"
@@ -160,7 +158,7 @@ func (r *report) compare(result *connectivity.Result, failed map[attempt]failure
 					}
 				}
 				if last && len(expected) != len(seen.Get(pair.From, pair.To).JobResults) {
-					wrong = append(wrong, difference{i, pair.From, pair.To, "", "another number of results", fmt.Sprint(len(expected)), nil})
+					wrong = append(wrong, difference{result.TestCase.Description, i, pair.From, pair.To, "", "another number of results", fmt.Sprint(len(expected)), nil})
 				}
 			}
 			time++
