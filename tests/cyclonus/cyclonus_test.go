@@ -83,7 +83,7 @@ func newInterpreter(k *kubernetes, resources *probe.Resources) *connectivity.Int
 	})
 }
 
-// report counts what was compared.
+// report counts the results of a pass.
 type report struct {
 	begin                          time.Time
 	cases, steps, results, allowed int
@@ -114,7 +114,7 @@ func (d difference) String() string {
 	return fmt.Sprintf("%s, step %d: %s to %s %s: %s, want %s (%v)", d.name, d.step+1, d.from, d.to, d.key, d.got, d.want, d.err)
 }
 
-// compare returns the differences between what was seen and what cyclonus expects. A packet that
+// compare returns the differences between the results and those that cyclonus expects. A packet that
 // passes although it must not is wrong, whatever the second attempt shows. cyclonus evaluates
 // policies for a pod that connects to itself; by the API, such packets always pass.
 func (r *report) compare(result *connectivity.Result, failed map[attempt]failure) (wrong []difference) {

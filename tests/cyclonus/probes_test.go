@@ -26,7 +26,7 @@ import (
 )
 
 // The patience with a probe. A denied probe is a packet without an answer, so it takes all of the
-// time. cyclonus repeats all probes once if some differ from what it expects; then there is more time.
+// time. cyclonus repeats all probes once if some results are unexpected; then there is more time.
 const (
 	patience     = 150 * time.Millisecond
 	longPatience = 2 * time.Second
