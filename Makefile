@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help policy policy-full cut hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
+.PHONY: help policy policy-full cyclonus cut hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -137,6 +137,9 @@ POLICY_CASES ?= 1000000
 
 policy: ## compare the tables of network policies with their definition, for longer: POLICY_CASES random verdicts
 	$(GO) test ./datapath/policy -count=1 -timeout 1h -v -run TestTablesAgree -cases $(POLICY_CASES)
+
+cyclonus: setup ## all cases of cyclonus for NetworkPolicies against real agents and daemons on three nodes; CASES='^ingress' selects by a regular expression (root; downloads cyclonus, ten minutes)
+	cd tests/cyclonus && LOXILIGHT_CYCLONUS_RUN='$(CASES)' $(GO) test . -count=1 -timeout 1h -v
 
 MODEL_CASES ?= 1000000
 MODEL_BOUND ?= 30m

@@ -78,7 +78,9 @@ __noinline int snat_port(void)
 }
 
 /* Returns the index of the device through which packets to w->conn's destination leave: the device
- * of the ended connection if it had the same destination, else the device of the kernel's route.
+ * of the ended connection if it had the same destination and no source of this node, else the device
+ * of the kernel's route. The former may be a port of the bridge that is the latter: it has no
+ * address, and source_turns does not recognise it.
  */
 static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 {
@@ -86,7 +88,8 @@ static __always_inline __u32 open_route(struct pkt *p, struct work *w)
 	struct nexthop *nexthop;
 	__u32 out;
 
-	if (w->reopen && index && addr_equal(&w->old.daddr, &w->conn.daddr)) {
+	if (w->reopen && index && !(w->old.meta.flags & CT_F_SNAT) &&
+	    addr_equal(&w->old.daddr, &w->conn.daddr)) {
 		nexthop = bpf_map_lookup_elem(&ll_nexthop, &index);
 		out = nexthop ? nexthop_device(nexthop) : 0;
 		if (out)
