@@ -45,6 +45,7 @@ func everyProgram() map[string]verified {
 			all[kernel.ProgLlTcIngress+", "+where+what] = verified{kernel.LoadKernel, kernel.ProgLlTcIngress, constants, 0, whole}
 			all[kernel.ProgLlTcSlow+", "+where+what] = verified{kernel.LoadKernel, kernel.ProgLlTcSlow, constants, 0, whole}
 			all[kernel.EgressProgLlTcEgress+", "+where+what] = verified{kernel.LoadEgress, kernel.EgressProgLlTcEgress, constants, 0, whole}
+			all[kernel.EgressProgLlNamesLearn+", "+where+what] = verified{kernel.LoadEgress, kernel.EgressProgLlNamesLearn, constants, 0, whole}
 		}
 		for _, name := range []string{kernel.MirrorsProgLlMirrorIn, kernel.MirrorsProgLlMirrorOut, kernel.MirrorsProgLlMirrorSend} {
 			all[name+", "+where] = verified{kernel.LoadMirrors, name, map[string]any{kernel.VarConfigNetns: namespace}, 0, namespace == netnsHost}

@@ -22,7 +22,8 @@ const (
 	EgressSlowpathReasonSLOWPATH_ONE_WAY   EgressSlowpathReason = 4
 	EgressSlowpathReasonSLOWPATH_FULL      EgressSlowpathReason = 5
 	EgressSlowpathReasonSLOWPATH_ONE_WAY_1 EgressSlowpathReason = 6
-	EgressSlowpathReasonSLOWPATH_MAX       EgressSlowpathReason = 7
+	EgressSlowpathReasonSLOWPATH_NAMES     EgressSlowpathReason = 7
+	EgressSlowpathReasonSLOWPATH_MAX       EgressSlowpathReason = 8
 )
 
 // Names of all BPF objects in the ELF.
@@ -44,6 +45,7 @@ const (
 	EgressMapLlCtSize           = "ll_ct_size"
 	EgressMapLlDevice           = "ll_device"
 	EgressMapLlDivert           = "ll_divert"
+	EgressMapLlDnsWork          = "ll_dns_work"
 	EgressMapLlDrops            = "ll_drops"
 	EgressMapLlEpoch            = "ll_epoch"
 	EgressMapLlFragment         = "ll_fragment"
@@ -53,6 +55,7 @@ const (
 	EgressMapLlImage1m          = "ll_image_1m"
 	EgressMapLlImage64m         = "ll_image_64m"
 	EgressMapLlImage8m          = "ll_image_8m"
+	EgressMapLlLearned          = "ll_learned"
 	EgressMapLlLocal            = "ll_local"
 	EgressMapLlMapping          = "ll_mapping"
 	EgressMapLlMappingOuter     = "ll_mapping_outer"
@@ -60,6 +63,8 @@ const (
 	EgressMapLlMirrorName       = "ll_mirror_name"
 	EgressMapLlMirrorPort       = "ll_mirror_port"
 	EgressMapLlMirrorStats      = "ll_mirror_stats"
+	EgressMapLlName             = "ll_name"
+	EgressMapLlNameStats        = "ll_name_stats"
 	EgressMapLlNatName          = "ll_nat_name"
 	EgressMapLlNatPair          = "ll_nat_pair"
 	EgressMapLlNatPool          = "ll_nat_pool"
@@ -85,6 +90,7 @@ const (
 	EgressMapLlPortTaken        = "ll_port_taken"
 	EgressMapLlPortUsed         = "ll_port_used"
 	EgressMapLlRate             = "ll_rate"
+	EgressMapLlResolver         = "ll_resolver"
 	EgressMapLlRuleHits         = "ll_rule_hits"
 	EgressMapLlRuleName         = "ll_rule_name"
 	EgressMapLlRules            = "ll_rules"
@@ -98,6 +104,7 @@ const (
 	EgressMapLlShadow           = "ll_shadow"
 	EgressMapLlShares           = "ll_shares"
 	EgressMapLlSlot             = "ll_slot"
+	EgressMapLlSlow             = "ll_slow"
 	EgressMapLlSnatNext         = "ll_snat_next"
 	EgressMapLlSnatPorts        = "ll_snat_ports"
 	EgressMapLlSourceRange      = "ll_source_range"
@@ -107,6 +114,7 @@ const (
 	EgressMapLlTurn             = "ll_turn"
 	EgressMapLlVerdicts         = "ll_verdicts"
 	EgressMapLlWork             = "ll_work"
+	EgressProgLlNamesLearn      = "ll_names_learn"
 	EgressProgLlTcEgress        = "ll_tc_egress"
 	EgressVarConfigBuild        = "config_build"
 	EgressVarConfigConfirmTicks = "config_confirm_ticks"
@@ -114,6 +122,7 @@ const (
 	EgressVarConfigCtHash       = "config_ct_hash"
 	EgressVarConfigCtIdle       = "config_ct_idle"
 	EgressVarConfigCtLimit      = "config_ct_limit"
+	EgressVarConfigNameGraceS   = "config_name_grace_s"
 	EgressVarConfigNetns        = "config_netns"
 	EgressVarConfigShadow       = "config_shadow"
 	EgressVarTableSize          = "table_size"
@@ -161,7 +170,8 @@ type EgressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressProgramSpecs struct {
-	LlTcEgress *ebpf.ProgramSpec `ebpf:"ll_tc_egress"`
+	LlNamesLearn *ebpf.ProgramSpec `ebpf:"ll_names_learn"`
+	LlTcEgress   *ebpf.ProgramSpec `ebpf:"ll_tc_egress"`
 }
 
 // EgressMapSpecs contains maps before they are loaded into the kernel.
@@ -183,6 +193,7 @@ type EgressMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsWork        *ebpf.MapSpec `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -192,6 +203,7 @@ type EgressMapSpecs struct {
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.MapSpec `ebpf:"ll_learned"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
@@ -199,6 +211,8 @@ type EgressMapSpecs struct {
 	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.MapSpec `ebpf:"ll_name"`
+	LlNameStats      *ebpf.MapSpec `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -224,6 +238,7 @@ type EgressMapSpecs struct {
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlResolver       *ebpf.MapSpec `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
@@ -237,6 +252,7 @@ type EgressMapSpecs struct {
 	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
+	LlSlow           *ebpf.MapSpec `ebpf:"ll_slow"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
@@ -258,6 +274,7 @@ type EgressVariableSpecs struct {
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
+	ConfigNameGraceS   *ebpf.VariableSpec `ebpf:"config_name_grace_s"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
@@ -298,6 +315,7 @@ type EgressMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsWork        *ebpf.Map `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -307,6 +325,7 @@ type EgressMaps struct {
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.Map `ebpf:"ll_learned"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
@@ -314,6 +333,8 @@ type EgressMaps struct {
 	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.Map `ebpf:"ll_name"`
+	LlNameStats      *ebpf.Map `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -339,6 +360,7 @@ type EgressMaps struct {
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlResolver       *ebpf.Map `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
@@ -352,6 +374,7 @@ type EgressMaps struct {
 	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
+	LlSlow           *ebpf.Map `ebpf:"ll_slow"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
@@ -380,6 +403,7 @@ func (m *EgressMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsWork,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -389,6 +413,7 @@ func (m *EgressMaps) Close() error {
 		m.LlImage1m,
 		m.LlImage64m,
 		m.LlImage8m,
+		m.LlLearned,
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
@@ -396,6 +421,8 @@ func (m *EgressMaps) Close() error {
 		m.LlMirrorName,
 		m.LlMirrorPort,
 		m.LlMirrorStats,
+		m.LlName,
+		m.LlNameStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,
@@ -421,6 +448,7 @@ func (m *EgressMaps) Close() error {
 		m.LlPortTaken,
 		m.LlPortUsed,
 		m.LlRate,
+		m.LlResolver,
 		m.LlRuleHits,
 		m.LlRuleName,
 		m.LlRules,
@@ -434,6 +462,7 @@ func (m *EgressMaps) Close() error {
 		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
+		m.LlSlow,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
@@ -456,6 +485,7 @@ type EgressVariables struct {
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
+	ConfigNameGraceS   *ebpf.Variable `ebpf:"config_name_grace_s"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 	TableSize          *ebpf.Variable `ebpf:"table_size"`
@@ -465,11 +495,13 @@ type EgressVariables struct {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressPrograms struct {
-	LlTcEgress *ebpf.Program `ebpf:"ll_tc_egress"`
+	LlNamesLearn *ebpf.Program `ebpf:"ll_names_learn"`
+	LlTcEgress   *ebpf.Program `ebpf:"ll_tc_egress"`
 }
 
 func (p *EgressPrograms) Close() error {
 	return _EgressClose(
+		p.LlNamesLearn,
 		p.LlTcEgress,
 	)
 }

@@ -29,7 +29,13 @@ type lookerTestQuery struct {
 		Pad       [2]uint8
 		Endpoint  uint32
 		Word      uint32
+		Table     uint32
+		Network   uint32
+		Running   uint32
 		Self      uint32
+		Names     uint32
+		Undecided uint32
+		NowTick   uint32
 		Cell      struct {
 			_          structs.HostLayout
 			Action     [2]uint8
@@ -68,6 +74,7 @@ const (
 	lookerMapLlImage1m          = "ll_image_1m"
 	lookerMapLlImage64m         = "ll_image_64m"
 	lookerMapLlImage8m          = "ll_image_8m"
+	lookerMapLlLearned          = "ll_learned"
 	lookerMapLlLocal            = "ll_local"
 	lookerMapLlMapping          = "ll_mapping"
 	lookerMapLlMappingOuter     = "ll_mapping_outer"
@@ -75,6 +82,8 @@ const (
 	lookerMapLlMirrorName       = "ll_mirror_name"
 	lookerMapLlMirrorPort       = "ll_mirror_port"
 	lookerMapLlMirrorStats      = "ll_mirror_stats"
+	lookerMapLlName             = "ll_name"
+	lookerMapLlNameStats        = "ll_name_stats"
 	lookerMapLlNatName          = "ll_nat_name"
 	lookerMapLlNatPair          = "ll_nat_pair"
 	lookerMapLlNatPool          = "ll_nat_pool"
@@ -100,6 +109,7 @@ const (
 	lookerMapLlPortTaken        = "ll_port_taken"
 	lookerMapLlPortUsed         = "ll_port_used"
 	lookerMapLlRate             = "ll_rate"
+	lookerMapLlResolver         = "ll_resolver"
 	lookerMapLlRuleHits         = "ll_rule_hits"
 	lookerMapLlRuleName         = "ll_rule_name"
 	lookerMapLlRules            = "ll_rules"
@@ -202,6 +212,7 @@ type lookerMapSpecs struct {
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.MapSpec `ebpf:"ll_learned"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
@@ -209,6 +220,8 @@ type lookerMapSpecs struct {
 	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.MapSpec `ebpf:"ll_name"`
+	LlNameStats      *ebpf.MapSpec `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -234,6 +247,7 @@ type lookerMapSpecs struct {
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlResolver       *ebpf.MapSpec `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
@@ -312,6 +326,7 @@ type lookerMaps struct {
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.Map `ebpf:"ll_learned"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
@@ -319,6 +334,8 @@ type lookerMaps struct {
 	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.Map `ebpf:"ll_name"`
+	LlNameStats      *ebpf.Map `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -344,6 +361,7 @@ type lookerMaps struct {
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlResolver       *ebpf.Map `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
@@ -394,6 +412,7 @@ func (m *lookerMaps) Close() error {
 		m.LlImage1m,
 		m.LlImage64m,
 		m.LlImage8m,
+		m.LlLearned,
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
@@ -401,6 +420,8 @@ func (m *lookerMaps) Close() error {
 		m.LlMirrorName,
 		m.LlMirrorPort,
 		m.LlMirrorStats,
+		m.LlName,
+		m.LlNameStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,
@@ -426,6 +447,7 @@ func (m *lookerMaps) Close() error {
 		m.LlPortTaken,
 		m.LlPortUsed,
 		m.LlRate,
+		m.LlResolver,
 		m.LlRuleHits,
 		m.LlRuleName,
 		m.LlRules,
