@@ -179,10 +179,10 @@ static long dns_record_step(__u32 i, void *unused)
 		if (type == DNS_CNAME && !w->learns && !dns_alias(w, owner, at, at + len, ttl_s))
 			return 1;
 		if (w->learns && (type == DNS_A || type == DNS_AAAA)) {
-			__s64 linked_s = dns_linked(w, owner);
+			int linked_s = dns_linked();
 
 			if (linked_s >= 0)
-				name_learn(at, type, linked_s < ttl_s ? linked_s : ttl_s);
+				name_learn(at, type, (__u32)linked_s < ttl_s ? linked_s : ttl_s);
 		}
 	}
 	w->record_count++;

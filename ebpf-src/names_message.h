@@ -187,36 +187,52 @@ __noinline int dns_name(__u32 at, __u32 kept)
 	return w->done;
 }
 
-/* Returns the time for which the name with a hash belongs to the question; -1: it does not. */
-static __always_inline __s64 dns_linked(const struct dns_work *w, __u64 hash)
+/* Returns the time for which the name with w->hash belongs to the question; -1: it does not. A global
+ * function, as the next one, so that the verifier walks it once.
+ */
+__noinline int dns_linked(void)
 {
+	struct dns_work *w = dns_work_get();
+
+	if (!w)
+		return -1;
 	for (__u32 i = 0; i <= DNS_ALIASES_MAX && i < w->link_count; i++)
-		if (w->link[i].hash == hash)
+		if (w->link[i].hash == w->hash)
 			return w->link[i].ttl_s;
 	return -1;
 }
 
-/* Adds the name for which the last link is an alias. */
+/* Reports whether alias n stands for the last link, at index last, and for no name that is linked. */
+__noinline int dns_continues(__u32 n, __u32 last)
+{
+	struct dns_work *w = dns_work_get();
+	const struct dns_alias *a;
+
+	if (!w || n >= DNS_ALIASES_MAX || last > DNS_ALIASES_MAX || n >= w->alias_count)
+		return 0;
+	a = &w->alias[n];
+	w->hash = a->target;
+	return a->owner == w->link[last].hash && dns_linked() < 0;
+}
+
+/* Adds the name for which link i, the last one, is an alias. */
 static long dns_link_step(__u32 i, void *unused)
 {
 	struct dns_work *w = dns_work_get();
-	__u32 last;
+	struct dns_link *link;
+	__u32 n;
 
-	if (!w || i >= DNS_ALIASES_MAX)
+	for (n = 0; n < DNS_ALIASES_MAX; n++)
+		if (dns_continues(n, i))
+			break;
+	if (!w || n >= DNS_ALIASES_MAX || i >= DNS_ALIASES_MAX)
 		return 1;
-	last = i;
-	for (__u32 n = 0; n < DNS_ALIASES_MAX && n < w->alias_count; n++) {
-		const struct dns_alias *a = &w->alias[n];
-		const struct dns_link *from = &w->link[last];
-
-		if (a->owner != from->hash || dns_linked(w, a->target) >= 0)
-			continue;
-		w->link[last + 1].hash = a->target;
-		w->link[last + 1].ttl_s = a->ttl_s < from->ttl_s ? a->ttl_s : from->ttl_s;
-		w->link_count = last + 2;
-		return 0;
-	}
-	return 1;
+	link = &w->link[DNS_BELOW(i, DNS_ALIASES_MAX)];
+	n = DNS_BELOW(n, DNS_ALIASES_MAX);
+	link[1].hash = w->alias[n].target;
+	link[1].ttl_s = w->alias[n].ttl_s < link->ttl_s ? w->alias[n].ttl_s : link->ttl_s;
+	w->link_count = i + 2;
+	return 0;
 }
 
 /* Follows the aliases from the question on. */

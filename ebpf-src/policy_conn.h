@@ -51,14 +51,15 @@ static __always_inline int policy_misses(const struct addr *daddr, __u32 ifindex
 #define PORT_DNS bpf_htons(53)
 
 /* Reports whether packets from a port to daddr may be DNS responses from which names are learnt. They
- * take no next hop, so that each passes the egress hook of the Endpoint: see names_learn.h.
+ * take no next hop, so that each passes the egress hook of the Endpoint: see names_learn.h. A global
+ * function, so that the verifier walks it once.
  */
-static __always_inline int names_come_from(const struct addr *daddr, __be16 sport)
+__noinline int names_come_from(const struct addr *daddr, __u32 sport)
 {
 	const struct policy_port *port;
 	__u32 word, of;
 
-	if (sport != PORT_DNS)
+	if (sport != PORT_DNS || !daddr)
 		return 0;
 	word = policy_word();
 	of = word ? policy_port_of(daddr, word) : 0;

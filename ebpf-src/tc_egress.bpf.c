@@ -143,17 +143,28 @@ static __always_inline int announce_to_self(struct __sk_buff *skb, struct pkt *p
 	return TC_ACT_UNSPEC;
 }
 
+/* Prepares ll_names_learn for p, for which the hook returns an action. 0: p is no DNS response to an
+ * Endpoint, or it is not sent. Not inlined, since ll_tc_egress has little room on the stack.
+ */
+static __noinline int names_hand(struct pkt *p, int action)
+{
+	struct work *w = work_get();
+
+	if (!w || action != TC_ACT_UNSPEC || p->sport != PORT_DNS || p->proto != IPPROTO_UDP ||
+	    p->fragment != FRAGMENT_NONE || p->icmp_error || !policy_is_at(p->skb->ifindex))
+		return 0;
+	w->handed = *p;
+	w->handed.skb = NULL;
+	return 1;
+}
+
 /* Returns an action for p. If p is sent, and may be a DNS response to an Endpoint, ll_names_learn returns
  * the action, which is the same.
  */
-static __always_inline int leaves(struct __sk_buff *skb, struct pkt *p, struct work *w, int action)
+static __always_inline int leaves(struct __sk_buff *skb, struct pkt *p, int action)
 {
-	if (action != TC_ACT_UNSPEC || p->sport != PORT_DNS || p->proto != IPPROTO_UDP ||
-	    p->fragment != FRAGMENT_NONE || p->icmp_error || !policy_is_at(skb->ifindex))
-		return action;
-	p->skb = NULL;
-	w->handed = *p;
-	bpf_tail_call(skb, &ll_slow, 0);
+	if (names_hand(p, action))
+		bpf_tail_call(skb, &ll_slow, 0);
 	return action;
 }
 
@@ -239,9 +250,12 @@ int ll_tc_egress(struct __sk_buff *skb)
 	if (ret == LL_NEXT && word == TC_INDEX_LEARN) {
 		int learnt = nexthop_learn(&p, w);
 
-		if (learnt)
-			return learnt < 0 ? finish(&p, learnt)
-					  : leaves(skb, &p, w, handled(skb, 1));
+		if (learnt < 0)
+			return finish(&p, learnt);
+		if (learnt) {
+			ret = handled(skb, 1);
+			goto out;
+		}
 	}
 	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
@@ -252,7 +266,8 @@ int ll_tc_egress(struct __sk_buff *skb)
 	if (ret == LL_NEXT)
 		ret = send(&p, w);
 	ret = refuse_or_finish(&p, ret);
-	return leaves(skb, &p, w, ret);
+out:
+	return leaves(skb, &p, ret);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";
