@@ -75,7 +75,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/network/route":     {"datapath", "datapath/internal/dump", "datapath/internal/network/namespace"},
 
 	"loxilightd/internal/channel": {"api"},
-	"loxilightd/internal/config":  {"internal/memory", "datapath"},
+	"loxilightd/internal/config":  {"internal/memory", "datapath", "datapath/policy"},
 	"loxilightd/internal/control": {
 		"api", "api/document", "datapath", "datapath/policy", "loxilightd/internal/control/capacity", "loxilightd/internal/control/decode", "loxilightd/internal/control/gate", "loxilightd/internal/control/object", "loxilightd/internal/control/packetlog", "loxilightd/internal/control/policyreply",
 		"loxilightd/internal/ipam", "loxilightd/internal/state", "internal/memory",
@@ -87,7 +87,7 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/control/policyreply": {"api", "datapath", "datapath/policy"},
 	"loxilightd/internal/control/object":      {"api", "datapath", "datapath/policy", "loxilightd/internal/control/decode", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
-		"internal/listing", "api", "api/client", "datapath", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
+		"internal/listing", "api", "api/client", "datapath", "datapath/policy", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/health": {"datapath"},
 	"loxilightd/internal/ipam":   {},
@@ -96,7 +96,7 @@ var mayImport = map[string][]string{
 		"loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/node/policies": {"datapath", "datapath/policy", "loxilightd/internal/state"},
-	"loxilightd/internal/node/condition": {
+	"loxilightd/internal/node/condition": {"datapath/policy",
 		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"internal/dirwatch", "internal/listing", "internal/tick", "api", "datapath", "loxilightd/internal/ipam"},

@@ -29,6 +29,7 @@ type Connection struct {
 	Received Traffic
 	DNAT     bool
 	SNAT     bool
+	FromNode bool        // the client is this node itself
 	NAT      NATName     // that translates the connection; of two, the destination NAT. Empty: none
 	NATBack  NATName     // the source NAT, if different
 	Rule     RuleName    // the FirewallRule that allows it, or denies it by now. Empty: none, or unknown

@@ -120,6 +120,9 @@ struct work {
 	struct policy_name name; /* that is looked up */
 	struct tuple ends; /* for policies: from the client to the server, as they see each other */
 	__u32 judge;	   /* what policy_open asks: JUDGE_ */
+	__u32 judge_in;	   /* the device of arrival as the kernel's routes see it */
+	__u32 judge_from;  /* the port of the sender, as policies name it; 0: none */
+	__u32 judge_to;	   /* of the receiver */
 	__u32 judged;	   /* an Endpoint with policies sends or gets the packet */
 	struct decision decided[2]; /* on the packet, by direction */
 	/* Next hops of the most recent connections, by netns. They stay valid for later runs. */

@@ -18,16 +18,26 @@ static __always_inline int open_is_target(const struct pkt *p)
 	return bits && *bits >> (port & 63) & 1;
 }
 
+/* Reports whether netfilter has given p, which the kernel forwards, an address of the node as source.
+ * The replies, to this address, are not for a socket of the node.
+ */
+static __always_inline int open_is_masqueraded(struct pkt *p)
+{
+	return policy_word() & POLICY_HERE && p->skb->ingress_ifindex &&
+	       firewall_is_local(&p->saddr);
+}
+
 /* Reports whether the connection that p opens without a service is tracked: any forwarded
  * connection; if rules exist, any connection for which they are evaluated; any of an Endpoint with
- * policies, so that its replies are allowed; and any of the node that may have the same addresses and
+ * policies, so that its replies are allowed; if policies apply to the node, any whose source
+ * netfilter has translated to an address of the node, for the same reason; and any of the node that may have the same addresses and
  * ports at its server as a translated connection.
  */
 static __always_inline int open_follows(struct pkt *p, const struct work *w)
 {
 	if (!open_may(p) || p->stateless || p->to_group)
 		return 0;
-	if (w->judged && p->egress)
+	if (p->egress && (w->judged || open_is_masqueraded(p)))
 		return !frame_is_to_group(p);
 	if (firewall_rules())
 		return firewall_hook(p) != 0;

@@ -69,15 +69,17 @@ static __always_inline int epoch_of_port(__u32 port, __u32 last_seen_tick)
 }
 
 /* Reports whether the policies of the port on which packets of a connection arrive, or of the port
- * through which they leave, have changed since a tick; index: of their next hop.
+ * through which they leave, have changed since a tick; index: of their next hop, 0: none.
  */
 static __noinline int epoch_of_ports(__u32 in, __u32 index, __u32 last_seen_tick)
 {
 	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 
-	return epoch_of_port(policy_port_here(in), last_seen_tick) ||
-	       (nexthop &&
-		epoch_of_port(policy_port_here(nexthop_device(nexthop)), last_seen_tick));
+	if (epoch_of_port(policy_port_here(in), last_seen_tick))
+		return 1;
+	if (!index) /* they may be for the node itself */
+		return epoch_of_port(POLICY_PORT_HERE, last_seen_tick);
+	return nexthop && epoch_of_port(policy_port_here(nexthop_device(nexthop)), last_seen_tick);
 }
 
 /* Reports whether the policies of the Endpoint with an address have changed since a tick. In the switch,

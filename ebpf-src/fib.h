@@ -122,6 +122,37 @@ __noinline int route_is_local4(struct __sk_buff *skb, __be32 addr)
 	return bpf_fib_lookup(skb, fib, sizeof(*fib), 0) == BPF_FIB_LKUP_RET_NOT_FWDED;
 }
 
+/* Reports whether the kernel delivers packets that arrive on the device in for an address to the node
+ * itself, or drops them: an address of the node, a group, a broadcast or anycast address, or any
+ * address if the node does not forward. A global function, so that the verifier walks it once.
+ */
+__noinline int route_ends_here(struct __sk_buff *skb, const struct addr *daddr, __u32 family,
+			       __u32 in)
+{
+	struct work *w = work_get();
+	struct bpf_fib_lookup *fib;
+	long ret;
+
+	if (!w || !daddr)
+		return 0;
+	fib = &w->fib;
+	__builtin_memset(fib, 0, sizeof(*fib));
+	fib->ifindex = in;
+	if (family == 4) {
+		if (((const __u8 *)daddr)[12] >= 224)
+			return 1;
+		fib->family = AF_INET;
+		fib->ipv4_dst = daddr->word[3];
+	} else {
+		if (((const __u8 *)daddr)[0] == 0xff)
+			return 1;
+		fib->family = AF_INET6;
+		__builtin_memcpy(fib->ipv6_dst, daddr, sizeof(*daddr));
+	}
+	ret = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
+	return ret == BPF_FIB_LKUP_RET_NOT_FWDED || ret == BPF_FIB_LKUP_RET_FWD_DISABLED;
+}
+
 /* Sends p back to the node itself, through the ingress hook of its device. That hook must not
  * evaluate p again: the rewritten p does not belong to another connection. The loopback has none of
  * our programs on its ingress hook. A mark set by the sender is lost.

@@ -149,13 +149,16 @@ static __always_inline void policy_count_end(const struct decision *d, __u32 len
 }
 
 /* What policy_judge asks. */
-#define JUDGE_EGRESS	0x1  /* the packet leaves */
-#define JUDGE_FROM_NODE 0x2  /* the client is this node itself */
-#define JUDGE_REPLY	0x4  /* the packet goes to the client */
-#define JUDGE_MOVES	0x10 /* its destination was translated: it leaves elsewhere */
-#define JUDGE_EXEMPT	0x8  /* no policy applies to the packet */
-#define JUDGE_RUNNING	0x40 /* the connection exists already */
-#define JUDGE_UNCOUNTED 0x20 /* the packet is dropped for another reason if policies apply */
+#define JUDGE_EGRESS	0x1   /* the packet leaves */
+#define JUDGE_FROM_NODE 0x2   /* the client is this node itself */
+#define JUDGE_REPLY	0x4   /* the packet goes to the client */
+#define JUDGE_MOVES	0x10  /* its destination was translated: it leaves elsewhere */
+#define JUDGE_EXEMPT	0x8   /* no policy applies to the packet */
+#define JUDGE_UNCOUNTED 0x20  /* the packet is dropped for another reason if policies apply */
+#define JUDGE_ROUTED	0x40  /* it arrives, and the kernel routes it: it may be for this node */
+#define JUDGE_TO_HERE	0x80  /* it arrives for a group, and this node is a member */
+#define JUDGE_UNDERWAY	0x100 /* TCP, and it does not open a connection */
+#define JUDGE_RUNNING	0x200 /* the connection exists already */
 
 /* Counts a packet that the policies of the Endpoint at one end deny, and returns their action. */
 static __always_inline int policy_denied(struct work *w, __u32 how, enum policy_direction direction,
@@ -187,7 +190,8 @@ __noinline int policy_allowed(__u32 len_bytes, __u32 at, __u32 opened)
 	for (int i = 0; i < 2; i++) {
 		struct decision *d = &w->decided[i];
 
-		if (!d->port || d->port >> 31 != config_netns || (at && d->port != at)) {
+		if (!d->port || (d->port != POLICY_PORT_HERE &&
+				 (d->port >> 31 != config_netns || (at && d->port != at)))) {
 			d->rule = 0;
 			d->port = 0;
 			continue;
@@ -230,38 +234,102 @@ static __always_inline __u32 policy_port_behind(__u32 ifindex, const struct addr
 	return policy_port_here(ifindex);
 }
 
+/* Reports whether the kernel delivers packets for an address, which arrive on the device in, to this
+ * node itself.
+ */
+static __always_inline int policy_is_here(struct __sk_buff *skb, struct work *w,
+					  const struct addr *addr, __u32 in)
+{
+	w->local_key.addr = *addr;
+	w->local_key.netns = config_netns;
+	return bpf_map_lookup_elem(&ll_local, &w->local_key) ||
+	       route_ends_here(skb, addr, w->ends.family, in);
+}
+
+/* Reports whether a socket of this node has sent a packet that leaves, and that has arrived on no device:
+ * an ICMP error of the node about a connection of others has not.
+ */
+static __always_inline int policy_sends(struct __sk_buff *skb, struct work *w,
+					const struct addr *sender, __u32 how)
+{
+	if (how & JUDGE_REPLY)
+		return policy_is_here(skb, w, sender, skb->ifindex);
+	return how & JUDGE_FROM_NODE;
+}
+
+/* Reports whether a packet that arrives for an address is for a socket of this node. A reply is only if
+ * the node has opened the connection: otherwise netfilter has translated the source of a forwarded
+ * packet.
+ */
+static __always_inline int policy_gets(struct __sk_buff *skb, struct work *w,
+				       const struct addr *receiver, __u32 how)
+{
+	if (how & JUDGE_TO_HERE)
+		return 1;
+	if (how & JUDGE_REPLY && !(how & JUDGE_FROM_NODE))
+		return 0;
+	return how & JUDGE_ROUTED && policy_is_here(skb, w, receiver, w->judge_in);
+}
+
+/* Finds the ports of the Endpoints that have sent a packet of w->ends, and that will get it. A global
+ * function, so that the verifier walks it once.
+ */
+__noinline int policy_ports(struct __sk_buff *skb, __u32 how, __u32 word)
+{
+	struct work *w = work_get();
+	__u32 from = skb->ingress_ifindex, ifindex = skb->ifindex, out;
+	const struct addr *sender, *receiver;
+
+	asm volatile("" : "+r"(from)); /* two reads, not one at a variable offset */
+	if (!w)
+		return 0;
+	sender = how & JUDGE_REPLY ? &w->ends.daddr : &w->ends.saddr;
+	receiver = how & JUDGE_REPLY ? &w->ends.saddr : &w->ends.daddr;
+	w->judge_from = 0;
+	if (!(how & JUDGE_EGRESS))
+		w->judge_from = policy_port_behind(ifindex, sender, word);
+	else if (!from && word & POLICY_HERE && policy_sends(skb, w, sender, how))
+		w->judge_from = POLICY_PORT_HERE;
+	if (how & JUDGE_EGRESS && !(how & JUDGE_MOVES)) {
+		w->judge_to = policy_port_here(ifindex);
+		return 0;
+	}
+	out = policy_port_of(receiver, word);
+	if (!out && word & POLICY_HERE && policy_gets(skb, w, receiver, how))
+		out = POLICY_PORT_HERE;
+	w->judge_to = out;
+	return 0;
+}
+
 /* Evaluates the policies of both ends of w->ends, which is from the client to the server, as they see
  * each other. Returns their action. A global function, so that the verifier walks it once.
  */
 __noinline int policy_judge(struct __sk_buff *skb, __u32 how)
 {
 	struct work *w = work_get();
-	__u32 word = policy_word(), in = 0, out = policy_port_here(skb->ifindex), what;
+	__u32 word = policy_word(), what;
 	int action;
 
 	if (!w)
 		return ACTION_DENY;
 	w->judged = 0;
 	policy_forget(w);
+	policy_ports(skb, how, word);
 	what = w->ends.dport | POLICY_PROTO(w->ends.proto);
 	if (w->ends.family == 4)
 		what |= POLICY_IPV4;
 	if (how & JUDGE_RUNNING)
 		what |= POLICY_RUNNING;
-	if (!(how & JUDGE_EGRESS))
-		in = policy_port_behind(skb->ifindex,
-					how & JUDGE_REPLY ? &w->ends.daddr : &w->ends.saddr, word);
-	if (!(how & JUDGE_EGRESS) || how & JUDGE_MOVES)
-		out = policy_port_of(how & JUDGE_REPLY ? &w->ends.saddr : &w->ends.daddr, word);
 	action = policy_end(&w->ends.daddr, what | POLICY_OF_CLIENT | POLICY_NODE_IF_LOCAL,
-			    how & JUDGE_REPLY ? out : in, word);
+			    how & JUDGE_REPLY ? w->judge_to : w->judge_from, word);
 	if (action != ACTION_ALLOW)
 		return policy_denied(w, how, POLICY_EGRESS, skb->len, action);
 	if (how & JUDGE_FROM_NODE)
 		what |= POLICY_NODE;
 	else if (policy_believes(skb, how))
 		what |= POLICY_NODE_IF_LOCAL;
-	action = policy_end(&w->ends.saddr, what, how & JUDGE_REPLY ? in : out, word);
+	action = policy_end(&w->ends.saddr, what, how & JUDGE_REPLY ? w->judge_from : w->judge_to,
+			    word);
 	if (action != ACTION_ALLOW)
 		return policy_denied(w, how, POLICY_INGRESS, skb->len, action);
 	return action;
@@ -284,15 +352,30 @@ static __always_inline int policy_result(struct pkt *p, int action)
 	return LL_REFUSE;
 }
 
+/* Returns how p passes this hook: JUDGE_. */
+static __always_inline __u32 policy_way(struct pkt *p, struct work *w)
+{
+	if (p->egress)
+		return JUDGE_EGRESS;
+	if (!(policy_word() & POLICY_HERE))
+		return 0;
+	/* A bridge floods a frame to a group: the node gets it from the bridge. */
+	if (p->to_group)
+		return p->bridge_port ? 0 : JUDGE_TO_HERE;
+	w->judge_in = route_in(p);
+	return p->bridged ? 0 : JUDGE_ROUTED;
+}
+
 /* Evaluates policies for p, which belongs to the connection w->conn, found under w->tuple. LL_NEXT: it
  * is allowed.
  */
 static __always_inline int policy_follow(struct pkt *p, struct work *w)
 {
-	__u32 how = p->egress ? JUDGE_EGRESS | JUDGE_RUNNING : JUDGE_RUNNING;
+	__u32 how;
 
 	if (!policy_word())
 		return LL_NEXT;
+	how = policy_way(p, w) | JUDGE_RUNNING;
 	if (w->conn.meta.flags & CT_F_FROM_NODE)
 		how |= JUDGE_FROM_NODE;
 	if (!addr_equal(&w->tuple.daddr, &w->conn.daddr))

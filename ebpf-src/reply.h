@@ -189,6 +189,39 @@ static __always_inline int answer_retag(struct __sk_buff *skb, const struct answ
 	return LL_NEXT;
 }
 
+/* As bpf_skb_adjust_room, after the Ethernet header; 0 bytes: does nothing. */
+static __always_inline int answer_room(struct __sk_buff *skb, __s32 bytes)
+{
+	return bytes ? bpf_skb_adjust_room(skb, bytes, BPF_ADJ_ROOM_MAC, 0) : 0;
+}
+
+/* As answer_blank, for a packet that the kernel takes for encapsulated: on some devices, each packet that
+ * left a tunnel. The kernel does not change its tail, so bytes are inserted or removed at the front, which
+ * does not cancel segmentation. While the packet passes for IPv4, it may become as short as an IPv4
+ * header: what the device would checksum begins within the removed bytes if it was longer than 34 bytes.
+ */
+static __noinline int answer_blank_inner(struct __sk_buff *skb, __u32 l4_off, __u32 len)
+{
+	int is_ipv6 = skb->protocol == bpf_htons(ETH_P_IPV6);
+	__u32 most;
+
+	if (skb->gso_size)
+		return -DROP_REWRITE;
+	if (is_ipv6) {
+		if (bpf_skb_change_proto(skb, bpf_htons(ETH_P_IP), 0))
+			return -DROP_REWRITE;
+		l4_off -= sizeof(struct ipv6hdr) - sizeof(struct iphdr);
+	}
+	most = skb->len - ETH_HLEN - sizeof(struct iphdr);
+	if (most > l4_off + 4)
+		most = l4_off + 4;
+	if (answer_room(skb, -(__s32)most))
+		return -DROP_REWRITE;
+	if (is_ipv6 && bpf_skb_change_proto(skb, bpf_htons(ETH_P_IPV6), 0))
+		return -DROP_REWRITE;
+	return answer_room(skb, ETH_HLEN + len - skb->len) ? -DROP_REWRITE : LL_NEXT;
+}
+
 /* Sets the length of the packet after its Ethernet header to len, and cancels pending offloads:
  * segmentation and checksum.
  *
@@ -203,9 +236,12 @@ static __always_inline int answer_blank(struct __sk_buff *skb, const struct answ
 
 	if (skb->len == ETH_HLEN + cut + len)
 		cut += 4; /* so that the length changes in any case */
-	if (bpf_skb_change_tail(skb, ETH_HLEN + cut + len, 0) ||
-	    bpf_skb_adjust_room(skb, -(__s32)cut, BPF_ADJ_ROOM_MAC, 0))
+	if (bpf_skb_change_tail(skb, ETH_HLEN + cut + len, 0)) {
+		if (answer_blank_inner(skb, a->l4_off, len) != LL_NEXT)
+			return -DROP_REWRITE;
+	} else if (answer_room(skb, -(__s32)cut)) {
 		return -DROP_REWRITE;
+	}
 	/* The probe: without BPF_F_PSEUDO_HDR, only a complete checksum is changed. */
 	if (bpf_skb_load_bytes(skb, ETH_HLEN, &before, sizeof(before)) ||
 	    bpf_l4_csum_replace(skb, ETH_HLEN, 0, 1, 0) ||

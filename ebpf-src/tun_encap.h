@@ -140,6 +140,31 @@ static __always_inline __u64 tunnel_room_flags(const struct peer *peer)
 	       BPF_F_ADJ_ROOM_ENCAP_L2((__u64)ETH_HLEN);
 }
 
+/* Makes room for the outer headers. The kernel does not encapsulate a packet that it takes for
+ * encapsulated: an answer to a packet that left a tunnel, or a tunnel's packet of a pod. If it needs no
+ * segmentation, bytes are inserted instead. Changing the protocol inserts or removes the difference.
+ */
+static __always_inline int tunnel_room(struct __sk_buff *skb, const struct peer *peer, __u8 family)
+{
+	__s32 room = peer->header_len - ETH_HLEN,
+	      more = sizeof(struct ipv6hdr) - sizeof(struct iphdr);
+	__u16 outer = addr_is4(&peer->remote) ? ETH_P_IP : ETH_P_IPV6;
+
+	if (!bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, tunnel_room_flags(peer)))
+		return LL_NEXT;
+	if (skb->gso_size)
+		return -DROP_REWRITE;
+	if ((family == 4) == (outer == ETH_P_IP))
+		return bpf_skb_adjust_room(skb, room, BPF_ADJ_ROOM_MAC, 0) ? -DROP_REWRITE
+									   : LL_NEXT;
+	if (family == 4)
+		more = -more;
+	if (bpf_skb_adjust_room(skb, room + more, BPF_ADJ_ROOM_MAC, 0) ||
+	    bpf_skb_change_proto(skb, bpf_htons(outer), 0))
+		return -DROP_REWRITE;
+	return LL_NEXT;
+}
+
 static __always_inline void tunnel_count(__u32 index, __u32 len, int received)
 {
 	struct peer_stats *s = bpf_map_lookup_elem(&ll_peer_stats, &index);
@@ -182,8 +207,7 @@ static __always_inline int tunnel_encapsulate(struct __sk_buff *skb, struct pkt 
 		return -DROP_REWRITE;
 	p->sport = tunnel_source_port(p, peer->seed); /* from here on, of the outer packet */
 	class = tunnel_class(skb, ETH_HLEN, p->family);
-	if (class < 0 ||
-	    bpf_skb_adjust_room(skb, len - ETH_HLEN, BPF_ADJ_ROOM_MAC, tunnel_room_flags(peer)))
+	if (class < 0 || tunnel_room(skb, peer, p->family) != LL_NEXT)
 		return -DROP_REWRITE;
 	asm volatile("" : "+r"(len)); /* so that the verifier sees the next line */
 	if (len < ETH_HLEN || len > TUNNEL_HEADER_MAX)

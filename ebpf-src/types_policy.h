@@ -14,6 +14,7 @@
 #define POLICY_IMAGE 0x07 /* number of the ll_image_ map, from 1 */
 #define POLICY_SLOT  0x08 /* the image is at RULES_POLICY_OTHER in that map, not at RULES_POLICY */
 #define POLICY_SIDE  0x10 /* the second side is in force */
+#define POLICY_HERE  0x20 /* policies apply to this node itself */
 
 enum policy_direction {
 	POLICY_INGRESS, /* to the Endpoint */
@@ -30,6 +31,8 @@ struct policy_addr {
 
 /* A port is named by its ifindex, with this bit in the switch netns. */
 #define POLICY_PORT_SWITCH 0x80000000
+/* This node itself, whose packets come from sockets. No device has this ifindex. */
+#define POLICY_PORT_HERE   0x7fffffff
 
 /* The port of an Endpoint. */
 struct policy_port {

@@ -195,3 +195,16 @@ func TestExemptionsOnReload(t *testing.T) {
 	p.wantLog("loxilightd.yaml:2: unknown key firewall.exempt[0].inn")
 	p.stop()
 }
+
+// TestFailsafeOnReload: a running daemon applies a changed failsafe, and rejects an invalid one.
+func TestFailsafeOnReload(t *testing.T) {
+	s := newSite(t)
+	p := s.run()
+	s.configure("datapath: {backend: fake}", "policy: {failsafe: {in: [tcp/2222], out: []}}")
+	p.signal(syscall.SIGHUP)
+	p.wantLog("failsafe of policies changed", "in=1", "out=0")
+	s.configure("datapath: {backend: fake}", "policy: {failsafe: {in: [tcp/ssh]}}")
+	p.signal(syscall.SIGHUP)
+	p.wantLog(`policy.failsafe.in: \"ssh\" is not a valid port`)
+	p.stop()
+}

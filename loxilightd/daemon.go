@@ -199,7 +199,7 @@ func devices(cfg *config.Config) node.Devices {
 // newNode returns a node that reports the status of objects to d.control.
 func (d *loxilightd) newNode() *node.Node {
 	o := node.Options{
-		Store: d.store, Plane: d.plane, Network: d.network, Devices: devices(d.cfg), Exempt: d.cfg.Exempt, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
+		Store: d.store, Plane: d.plane, Network: d.network, Devices: devices(d.cfg), Exempt: d.cfg.Exempt, Failsafe: d.cfg.Failsafe, Log: d.log, PruneNotBefore: d.pruneNotBefore(),
 		StatusChanged: func(k state.Key, s node.Status) {
 			if s.State != reconcile.Removed { // deletion is reported with its change
 				d.control.StatusChanged(k, statusOf(s))
@@ -321,6 +321,11 @@ func (d *loxilightd) reloadConfig() {
 		d.cfg.Exempt = cfg.Exempt
 		d.node.SetExempt(cfg.Exempt)
 		d.log.Info("exemptions from the firewall changed", slog.Int("count", len(cfg.Exempt)))
+	}
+	if !reflect.DeepEqual(d.cfg.Failsafe, cfg.Failsafe) {
+		d.cfg.Failsafe = cfg.Failsafe
+		d.node.SetFailsafe(cfg.Failsafe)
+		d.log.Info("failsafe of policies changed", slog.Int("in", len(cfg.Failsafe[0])), slog.Int("out", len(cfg.Failsafe[1])))
 	}
 	if keys := d.cfg.RestartNeeded(cfg); len(keys) > 0 {
 		d.log.Warn("changed configuration needs a restart", slog.Any("keys", keys))

@@ -98,7 +98,7 @@ func (c *comparison) groups() (list []*group) {
 		}
 		g.ends = append(g.ends, e)
 	}
-	add(groupKey{class: [2]Class{c.states[0].node, c.states[1].node}, tables: noTables, node: true}, End{Node: true})
+	add(groupKey{class: [2]Class{c.states[0].node, c.states[1].node}, tables: [2][2]TableID{c.states[0].here(), c.states[1].here()}, node: true}, End{Node: true})
 	var owners [2]map[netip.Addr]string
 	for i, s := range c.states {
 		owners[i] = make(map[netip.Addr]string)
@@ -134,6 +134,16 @@ func (c *comparison) groups() (list []*group) {
 		add(groupKey{class: [2]Class{c.states[0].prefixes.of(p), c.states[1].prefixes.of(p)}, tables: noTables, is4: p.Addr().Is4()}, End{Prefix: p})
 	}
 	return list
+}
+
+// here returns the tables of this node itself.
+func (c *Compiler) here() [2]TableID {
+	for _, s := range c.subjects {
+		if s.Endpoint == Here {
+			return s.Tables
+		}
+	}
+	return noTables[0]
 }
 
 // at returns the class of an address, and the tables of the Entity that has it; empty: none has it.

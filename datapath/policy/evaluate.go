@@ -33,6 +33,9 @@ func (s *State) Evaluate(subject *Entity, d Direction, t Traffic, staged bool) V
 
 // Explain is Evaluate, and also returns how the verdict came about: all tiers up to the deciding tier.
 func (s *State) Explain(subject *Entity, d Direction, t Traffic, staged bool) (steps []Step, v Verdict) {
+	if subject.Here && t.Node {
+		return nil, allowed // this node with itself
+	}
 	peer := s.PeerOf(t)
 	for _, tier := range s.Tiers {
 		step := s.evaluateTier(tier, subject, peer, d, t, staged)

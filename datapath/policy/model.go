@@ -37,7 +37,7 @@ type Entity struct {
 	Ports     []NamedPort
 	Addrs     []netip.Addr
 	Endpoint  string // of this node, whose traffic it is: policies can be applied to it; empty: none
-	Here      bool   // this node itself, whose traffic is identified by its origin, not by its address; no Endpoint
+	Here      bool   // this node itself, whose traffic is identified by its origin, not by its address; Endpoint is [Here]
 }
 
 func (e *Entity) isLocal() bool { return e != nil && e.Endpoint != "" }
@@ -63,6 +63,13 @@ type NamedPort struct {
 // that lack the Entity that their network requires. Packets that it drops are counted separately. No
 // other policy has this name.
 const Unknown = "#unknown"
+
+// Here stands for this node itself in place of the name of an Endpoint. No Endpoint has this name.
+const Here = "#here"
+
+// Failsafe is the name of the built-in policy, and of its tier, that allows what no other policy of
+// this node itself may deny. No other policy, and no other tier, has this name.
+const Failsafe = "policy.failsafe"
 
 // Tier is a group of policies. If no rule of a tier decides, and one of its policies isolates the
 // subject, the traffic is denied, except with the peers that Always names.
@@ -96,6 +103,7 @@ type Policy struct {
 	Priority  int
 	Staged    bool // evaluated, but not in force
 	AppliedTo []Selector
+	Here      bool      // it is applied to this node itself too
 	Isolates  [2]bool   // by Direction
 	Rejects   bool      // isolation notifies the sender
 	Rules     [2][]Rule // by Direction

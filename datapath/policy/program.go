@@ -14,6 +14,7 @@ type program struct {
 	tiers tierList
 	terms []int    // of which it is a user
 	names []string // of ports of peers
+	here  bool     // of this node itself
 }
 
 type tierList []tierRules
@@ -83,7 +84,7 @@ func (c *Compiler) tier(p *Policy) int {
 // and the same ports with the names in their rules.
 func (c *Compiler) takeTable(s *subject, d Direction) TableID {
 	var applied []*Policy
-	key := fmt.Sprint(d)
+	key := fmt.Sprint(d, s.of.Here)
 	for _, p := range s.applied {
 		if !p.Isolates[d] && len(p.Rules[d]) == 0 {
 			continue
@@ -136,7 +137,7 @@ func namedPorts(p *Policy, e *Entity) (ports []NamedPort) {
 
 // compile returns the program for policies, which are in the order of their tiers.
 func (c *Compiler) compile(applied []*Policy, e *Entity, d Direction) *program {
-	p := &program{}
+	p := &program{here: e.Here}
 	for _, policy := range applied {
 		if n := len(p.tiers); n == 0 || p.tiers[n-1].tier.Name != policy.Tier {
 			p.tiers = append(p.tiers, tierRules{tier: c.state.Tiers[c.tier(policy)], direction: d})
@@ -212,8 +213,12 @@ func (p *program) view(info *classInfo) string {
 	return key
 }
 
-// rulesFor returns the rules that can match peers of a class, with the peer's ports for names.
+// rulesFor returns the rules that can match peers of a class, with the peer's ports for names: none for
+// traffic of this node with itself.
 func (p *program) rulesFor(info *classInfo) tierList {
+	if p.here && info.node {
+		return nil
+	}
 	list := make(tierList, 0, len(p.tiers))
 	for _, t := range p.tiers {
 		policies := make([]policyRules, 0, len(t.policies))

@@ -73,5 +73,10 @@ func (s *State) Selects(sel *Selector, e *Entity) bool {
 
 // isApplied reports whether a policy is applied to an Entity.
 func (s *State) isApplied(p *Policy, e *Entity) bool {
-	return e.isLocal() && slices.ContainsFunc(p.AppliedTo, func(sel Selector) bool { return s.Selects(&sel, e) })
+	return e.isLocal() && (p.Here && e.Here || s.IsAppliedTo(p, e))
+}
+
+// IsAppliedTo reports whether a selector of the policy matches an Entity.
+func (s *State) IsAppliedTo(p *Policy, e *Entity) bool {
+	return slices.ContainsFunc(p.AppliedTo, func(sel Selector) bool { return s.Selects(&sel, e) })
 }

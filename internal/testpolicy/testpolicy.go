@@ -123,7 +123,7 @@ func (g Generator) policy(name string, tiers []*policy.Tier) *policy.Policy {
 			p.Rules[d] = append(p.Rules[d], r)
 		})
 	}
-	p.LogsAllow, p.LogsDeny = g.Chance(30), g.Chance(30)
+	p.LogsAllow, p.LogsDeny, p.Here = g.Chance(30), g.Chance(30), g.Chance(20)
 	return p
 }
 
@@ -145,7 +145,7 @@ func (g Generator) entity(name string, others map[string]*policy.Entity) *policy
 		}
 	})
 	if name == "e0" && g.Chance(50) {
-		e.Set, e.Here, e.Endpoint = "nodes", true, ""
+		e.Set, e.Here, e.Endpoint, e.Addrs = "nodes", true, policy.Here, nil
 	}
 	return e
 }

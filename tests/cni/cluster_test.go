@@ -251,6 +251,18 @@ func newStation(ns *testnet.NS, name string, kind kindOf, node int, addr4, addr6
 	return &station{NS: ns, name: name, kind: kind, node: node, addr: [2]netip.Addr{netip.MustParseAddr(addr4), netip.MustParseAddr(addr6)}}
 }
 
+// stationOf returns the station with a name.
+func (c *cluster) stationOf(name string) *station {
+	c.t.Helper()
+	for _, s := range c.stations {
+		if s.name == name {
+			return s
+		}
+	}
+	c.t.Fatalf("no station %s", name)
+	return nil
+}
+
 // uplink returns the uplink of node i: by its address if the underlay is IPv6, else by its name.
 func (c *cluster) uplink(i int) string {
 	if c.over6 {

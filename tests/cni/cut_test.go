@@ -44,18 +44,6 @@ type cutSite struct {
 // cutStations are the stations of a cutSite by their roles, which are also their names as Entities.
 type cutStations struct{ client, server, far, freeClient, freeServer, freeFar, outside, freeOutside *station }
 
-// stationOf returns a pod of a node, or the machine outside.
-func (c *cutSite) stationOf(name string) *station {
-	c.t.Helper()
-	for _, s := range c.stations {
-		if s.name == name {
-			return s
-		}
-	}
-	c.t.Fatalf("no station %s", name)
-	return nil
-}
-
 func newCutSite(t *testing.T, kind clusterKind) *cutSite {
 	t.Helper()
 	kind.pods = 4

@@ -140,7 +140,7 @@ func TestPodNetwork(t *testing.T) {
 	for words, want := range map[string][]string{
 		"get podnetworks":         {"default", "Ready", "10.73.3.0/24,2001:db8:73::/64", "0,0", "yes"},
 		"get podnetworks -o wide": {"10.73.3.1,2001:db8:73::1", "10.73.3.2,2001:db8:73::2", "1500"},
-		"kernel bridges":          {"hsvlan110", "PodNetwork/default", "hs_host,hs1"},
+		"kernel bridges":          {"hsvlan110", "PodNetwork/default", "hs1,hs_host"},
 		"kernel routes":           {"0.0.0.0/0", "10.73.3.2 dev hsvlan110", "PodNetwork/default"},
 		"get podaddresses":        {"no addresses of pods found"},
 		"status":                  {"addresses 10.73.3.0/24"},

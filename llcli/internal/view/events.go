@@ -315,5 +315,9 @@ func policyText(p *api.DecidingRule) string {
 	case p.Policy == "":
 		return fmt.Sprintf(", no entity for endpoint %s", p.Endpoint)
 	}
-	return fmt.Sprintf(", %s of endpoint %s by policy %s%s, tier %s", p.Direction, p.Endpoint, p.Policy, output.Prefixed(" rule ", p.Rule), p.Tier)
+	of := "endpoint " + p.Endpoint
+	if p.Endpoint == api.PolicyNode {
+		of = "the node"
+	}
+	return fmt.Sprintf(", %s of %s by policy %s%s, tier %s", p.Direction, of, p.Policy, output.Prefixed(" rule ", p.Rule), p.Tier)
 }

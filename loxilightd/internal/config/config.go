@@ -19,6 +19,7 @@ import (
 	"unicode"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // DefaultFile is where the package installs the configuration.
@@ -53,6 +54,8 @@ type Config struct {
 
 	// Exempt are packets that no firewall rule can drop, so that the node can be managed.
 	Exempt []datapath.Match
+	// Failsafe are rules, by direction, for traffic of the node itself that no Policy can deny.
+	Failsafe [2][]policy.Rule
 
 	// IPAMPlugins are the directories that contain IPAM plugins. Plugins in other directories are
 	// not run.
@@ -87,6 +90,7 @@ func defaults(instance string, memory Memory) *Config {
 		Backend:          "ebpf",
 		HistoryRevisions: 1000,
 		HistoryBytes:     64 << 20,
+		Failsafe:         defaultFailsafe(),
 		LogLevel:         slog.LevelInfo,
 		IPAMPlugins:      []string{"/opt/cni/bin", "/usr/lib/cni"},
 		ReservedHostPorts: []datapath.PortRange{

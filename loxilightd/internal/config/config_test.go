@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/internal/memory"
 )
 
@@ -40,6 +41,7 @@ firewall:
     - {source: [192.0.2.0/24, "2001:db8::1"], protocol: tcp, ports: [22, 8000-8010], in: eth0}
     - in: [eth1, eth2]
       destination: 192.0.2.7
+policy: {failsafe: {in: [sctp/7000-7010, "2001:db8::/32"], out: []}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -59,6 +61,10 @@ firewall:
 			{In: []string{"eth1", "eth2"}, Destination: []netip.Prefix{netip.MustParsePrefix("192.0.2.7/32")}},
 		},
 		IPAMPlugins: []string{"/srv/cni"}, ReservedHostPorts: []datapath.PortRange{{First: 22, Last: 22}, {First: 7000, Last: 7010}},
+		Failsafe: [2][]policy.Rule{{
+			{ID: "sctp/7000-7010", Ports: []policy.Port{{Protocol: policy.SCTP, First: 7000, Last: 7010}}},
+			{ID: "2001:db8::/32", Peers: []policy.Peer{{Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}}},
+		}, nil},
 		Backend: "fake", Attach: "tc", SweepInterval: 250 * time.Millisecond,
 		LogLevel: slog.LevelDebug, LogFormat: "json", Memory: machineMemory(), AutoSizes: []string{},
 	}
@@ -115,6 +121,15 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"history: {bytes: 64}\n", `t.yaml:1: history.bytes: "64" is not a valid size: want 64KiB to 4GiB`},
 		{"history: {bytes: 64MB}\n", `t.yaml:1: history.bytes: "64MB" is not a valid size`},
 		{"history: {bytes: 99999999GiB}\n", `t.yaml:1: history.bytes: "99999999GiB" is not a valid size`},
+		{"policy: {failsafe: {in: [ssh]}}\n", `t.yaml:1: policy.failsafe.in: "ssh" is neither a port, such as tcp/22, nor an address or prefix`},
+		{"policy: {failsafe: {in: [tcp/22, tcp/22]}}\n", `policy.failsafe.in: "tcp/22" is listed twice`},
+		{"policy: {failsafe: {out: [tcp]}}\n", `policy.failsafe.out: "tcp" lacks a port: list a port such as tcp/22`},
+		{"policy: {failsafe: {out: [icmp/8]}}\n", `policy.failsafe.out: "icmp" has no ports`},
+		{"policy: {failsafe: {out: [udp/0]}}\n", `policy.failsafe.out: "0" is not a valid port`},
+		{"policy: {failsafe: {out: [10.0.0.1/8]}}\n", `has bits set beyond its prefix length; use 10.0.0.0/8`},
+		{"policy: {failsafe: {both: [tcp/22]}}\n", "t.yaml:1: unknown key policy.failsafe.both"},
+		{"policy: {failsafe: [tcp/22]}\n", "t.yaml:1: policy.failsafe: want keys and values"},
+		{"policy:\n  failsafe:\n    in:\n", "t.yaml:3: policy.failsafe.in: want a value, or a list of them"},
 		{"firewall: {exempt: all}\n", "t.yaml:1: firewall.exempt: want a list of at most 64 exemptions"},
 		{"firewall: {exempt: {in: eth0}}\n", "t.yaml:1: firewall.exempt: want a list"},
 		{"firewall: {exempts: []}\n", "t.yaml:1: unknown key firewall.exempts"},

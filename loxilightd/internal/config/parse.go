@@ -16,6 +16,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // key is one key of the file, in dotted form.
@@ -57,6 +58,8 @@ var schema = []key{
 		get:  func(*Config) any { return nil },
 		list: func(r *reader, c *Config, name string, n *yaml.Node) { c.Exempt = r.exemptions(name, n) },
 	},
+	failsafe("policy.failsafe.in", policy.Ingress),
+	failsafe("policy.failsafe.out", policy.Egress),
 	list("cni.ipamPlugins", func(c *Config) *[]string { return &c.IPAMPlugins }, parseDir),
 	list("cni.reservedHostPorts", func(c *Config) *[]datapath.PortRange { return &c.ReservedHostPorts }, parsePorts),
 	live(text("log.level", func(c *Config) *slog.Level { return &c.LogLevel }, parseLevel)),

@@ -53,8 +53,8 @@ func (s *Server) policiesWith(c Caller, objects []api.Object) (*policyView, *api
 
 // policyEnd is one end of traffic.
 type policyEnd struct {
-	node     bool // this node itself
-	endpoint string
+	node     bool   // this node itself
+	endpoint string // policy.Here: this node itself, if policies apply to it
 	addrs    []netip.Addr
 }
 
@@ -81,7 +81,7 @@ func (s *Server) policiesCheck(_ context.Context, c Caller, p *api.PoliciesCheck
 	}
 	result := &api.PoliciesCheckResult{Pending: view.pending}
 	if p.Objects == nil {
-		result.Pending = cmp.Or(result.Pending, s.detached(from), s.detached(to))
+		result.Pending = cmp.Or(result.Pending, s.detached(view, from), s.detached(view, to))
 	}
 	for _, path := range pathsBetween(from, to) {
 		result.Paths = append(result.Paths, view.check(from, to, path, t, p.Staged))
@@ -144,7 +144,7 @@ func (s *Server) endOf(view *policyView, field, name string) (end policyEnd, err
 		return end, invalid(field, "is missing: name an Endpoint, NAMESPACE/POD, an Entity, an address, or node")
 	}
 	if name == api.PolicyNode {
-		return policyEnd{node: true}, nil
+		return view.nodeEnd(), nil
 	}
 	if a, failure := netip.ParseAddr(name); failure == nil {
 		return s.endAt(view, field, a.Unmap().WithZone(""))
@@ -160,7 +160,7 @@ func (s *Server) endOf(view *policyView, field, name string) (end policyEnd, err
 		v := o.Value.(*state.Entity)
 		switch endpoints := view.of.EndpointsOf(v.Of); {
 		case v.Here:
-			return policyEnd{node: true}, nil
+			return view.nodeEnd(), nil
 		case v.Of == (state.EndpointRef{}):
 			return policyEnd{addrs: v.Addrs}, nil
 		case len(endpoints) > 0:
@@ -174,7 +174,7 @@ func (s *Server) endOf(view *policyView, field, name string) (end policyEnd, err
 // endAt returns the end with an address.
 func (s *Server) endAt(view *policyView, field string, a netip.Addr) (policyEnd, *api.Error) {
 	if slices.Contains(s.Plane.Telemetry().LocalAddrs(), a) {
-		return policyEnd{node: true, addrs: []netip.Addr{a}}, nil
+		return view.nodeEnd(a), nil
 	}
 	if o := view.of.Endpoints()[a]; o != nil {
 		return policyEnd{endpoint: o.Name, addrs: []netip.Addr{a}}, nil
@@ -207,22 +207,45 @@ func endpointNamed(of *state.Snapshot, name string) (found *state.Object) {
 	return nil
 }
 
+// nodeEnd returns the end that is this node itself, by all of its addresses if none are given.
+func (v *policyView) nodeEnd(addrs ...netip.Addr) policyEnd {
+	end := policyEnd{node: true, addrs: addrs}
+	if e := v.subject(policy.Here); e != nil && len(v.AppliedTo(e)) > 0 {
+		end.endpoint = policy.Here
+	}
+	return end
+}
+
 func endpointEnd(o *state.Object) policyEnd {
 	return policyEnd{endpoint: o.Name, addrs: o.Value.(*state.Endpoint).Addresses}
 }
 
 // detached returns why packets of an end do not obey policies; empty: they do.
-func (s *Server) detached(end policyEnd) string {
-	k := state.Key{Kind: state.KindEndpoint, Name: end.endpoint}
-	if end.endpoint == "" {
+func (s *Server) detached(view *policyView, end policyEnd) string {
+	switch end.endpoint {
+	case "":
 		return ""
+	case policy.Here:
+		return s.unenforced(view.AppliedTo(view.subject(policy.Here)))
 	}
+	k := state.Key{Kind: state.KindEndpoint, Name: end.endpoint}
 	is, ok := s.Progress.Status(k)
 	switch {
 	case !ok:
 		return fmt.Sprintf("%s is not attached yet", k)
 	case is.State != api.StateReady:
 		return fmt.Sprintf("%s is not Ready: %s", k, is.Message)
+	}
+	return ""
+}
+
+// unenforced returns why one of some policies is not Ready; empty: all are.
+func (s *Server) unenforced(list []*policy.Policy) string {
+	for _, p := range list {
+		k := state.Key{Kind: state.KindPolicy, Name: p.Name}
+		if is, ok := s.Progress.Status(k); ok && is.State != api.StateReady {
+			return fmt.Sprintf("%s is not Ready: %s", k, is.Message)
+		}
 	}
 	return ""
 }
@@ -277,7 +300,7 @@ func (v *policyView) check(from, to policyEnd, path [2]netip.Addr, t policy.Traf
 
 // decide returns the verdict of the policies of an Endpoint.
 func (v *policyView) decide(endpoint string, d policy.Direction, t policy.Traffic, staged bool) *api.PolicyDecision {
-	result := &api.PolicyDecision{Endpoint: endpoint, Verdict: policy.Allow.String()}
+	result := &api.PolicyDecision{Endpoint: endpointText(endpoint), Verdict: policy.Allow.String()}
 	if peer := v.PeerOf(t); peer != nil {
 		result.Peer = peer.Name
 	}
@@ -287,13 +310,21 @@ func (v *policyView) decide(endpoint string, d policy.Direction, t policy.Traffi
 	}
 	steps, verdict := v.Explain(subject, d, t, staged)
 	result.Verdict = verdict.Action.String()
-	if verdict.Policy != "" && verdict.Policy != policy.Unknown {
+	if verdict.Policy != "" && verdict.Policy != policy.Unknown && verdict.Policy != policy.Failsafe {
 		result.Without = v.Without(verdict, subject, d, t, staged).Action.String()
 	}
 	for i := range steps {
 		result.Tiers = append(result.Tiers, v.tier(&steps[i], d))
 	}
 	return result
+}
+
+// endpointText returns what the API calls an Endpoint of a state.
+func endpointText(endpoint string) string {
+	if endpoint == policy.Here {
+		return api.PolicyNode
+	}
+	return endpoint
 }
 
 // subject returns the Entity of an Endpoint; nil: no policy applies to it.
@@ -314,6 +345,8 @@ func (v *policyView) tier(step *policy.Step, d policy.Direction) api.PolicyTier 
 		return api.PolicyTier{Result: api.PolicyUnknown}
 	case step.Rule < 0:
 		tier.Result = api.PolicyIsolated
+	case step.Policy == policy.Failsafe:
+		tier.Result, tier.Rule = step.Action.String(), v.Policies[step.Policy].RuleID(step.Verdict)
 	default:
 		tier.Result, tier.Rule = step.Action.String(), strconv.Itoa(step.Rule+1)
 		v.nameRule(&tier, step, d)
@@ -350,32 +383,4 @@ func ruleIn(o *state.Object, d policy.Direction, n int) (r api.IngressRule) {
 		return api.IngressRule{Name: r.Name, Action: r.Action, From: r.To, Ports: r.Ports}
 	}
 	return r
-}
-
-// policiesFor answers the method policies.for.
-func (s *Server) policiesFor(_ context.Context, _ Caller, p *api.PoliciesForParams) (any, *api.Error) {
-	view, err := s.policiesInForce()
-	if err != nil {
-		return nil, err
-	}
-	o := endpointNamed(view.of, p.Endpoint)
-	if o == nil {
-		return nil, api.Errorf(api.ReasonNotFound, "there is no Endpoint or pod %q: see llcli get endpoints", decode.Shorten(p.Endpoint)).At("", "endpoint")
-	}
-	result := &api.PoliciesForResult{Endpoint: o.Name, Pending: cmp.Or(view.pending, s.detached(endpointEnd(o)))}
-	subject := view.subject(o.Name)
-	if subject == nil || subject.Set == policy.Unknown {
-		return result, nil
-	}
-	result.IsEntity, result.Set, result.Namespace, result.Labels = true, subject.Set, subject.Namespace, subject.Labels
-	for _, applied := range view.AppliedTo(subject) {
-		for d, list := range []*[]api.AppliedPolicy{policy.Ingress: &result.Ingress, policy.Egress: &result.Egress} {
-			if applied.Isolates[d] || len(applied.Rules[d]) > 0 {
-				*list = append(*list, api.AppliedPolicy{
-					Tier: applied.Tier, Policy: applied.Name, Staged: applied.Staged, Isolates: applied.Isolates[d], Rules: len(applied.Rules[d]),
-				})
-			}
-		}
-	}
-	return result, nil
 }

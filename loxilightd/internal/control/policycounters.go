@@ -130,12 +130,42 @@ func unusedStart(text string) (done int, name string, err *api.Error) {
 	return int(n), name, nil
 }
 
+// policiesFor answers the method policies.for.
+func (s *Server) policiesFor(_ context.Context, _ Caller, p *api.PoliciesForParams) (any, *api.Error) {
+	view, err := s.policiesInForce()
+	if err != nil {
+		return nil, err
+	}
+	name, end := api.PolicyNode, view.nodeEnd()
+	if o := endpointNamed(view.of, p.Endpoint); o != nil && p.Endpoint != api.PolicyNode {
+		name, end = o.Name, endpointEnd(o)
+	} else if p.Endpoint != api.PolicyNode {
+		return nil, api.Errorf(api.ReasonNotFound, "there is no Endpoint or pod %q: see llcli get endpoints", decode.Shorten(p.Endpoint)).At("", "endpoint")
+	}
+	result := &api.PoliciesForResult{Endpoint: name, Pending: cmp.Or(view.pending, s.detached(view, end))}
+	subject := view.subject(end.endpoint)
+	if subject == nil || subject.Set == policy.Unknown {
+		return result, nil
+	}
+	result.IsEntity, result.Set, result.Namespace, result.Labels = true, subject.Set, subject.Namespace, subject.Labels
+	for _, applied := range view.AppliedTo(subject) {
+		for d, list := range []*[]api.AppliedPolicy{policy.Ingress: &result.Ingress, policy.Egress: &result.Egress} {
+			if applied.Isolates[d] || len(applied.Rules[d]) > 0 {
+				*list = append(*list, api.AppliedPolicy{
+					Tier: applied.Tier, Policy: applied.Name, Staged: applied.Staged, Isolates: applied.Isolates[d], Rules: len(applied.Rules[d]),
+				})
+			}
+		}
+	}
+	return result, nil
+}
+
 // decidingRule describes what decided about a packet; nil: it is unknown.
 func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
 	if d == nil {
 		return nil
 	}
-	rule := &api.DecidingRule{Endpoint: string(d.Endpoint), Direction: d.Direction.String()}
+	rule := &api.DecidingRule{Endpoint: endpointText(string(d.Endpoint)), Direction: d.Direction.String()}
 	if d.Policy == policy.Unknown {
 		return rule
 	}
@@ -147,6 +177,9 @@ func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
 	view, err := s.policiesInForce()
 	if err != nil || view.pending != "" {
 		return rule // the object may have other rules than packets obey
+	}
+	if p := view.Policies[policy.Failsafe]; d.Policy == policy.Failsafe && p != nil && d.Rule < len(p.Rules[d.Direction]) {
+		rule.Rule = p.RuleID(d.Verdict)
 	}
 	if o, ok := view.of.Get(state.Key{Kind: state.KindPolicy, Name: d.Policy}); ok && len(o.Spec) < maxNamed {
 		rule.Rule = cmp.Or(ruleIn(o, d.Direction, d.Rule).Name, rule.Rule)
@@ -171,17 +204,25 @@ func (s *deciders) add(a *api.Connection, c *datapath.Connection) {
 	if t.Protocol.HasPorts() {
 		t.Port = c.Reply.Source.Port()
 	}
+	server := c.Reply.Source.Addr().Unmap()
+	isTo := slices.Contains(s.local, server)
 	for _, end := range []struct {
-		of   *api.ConnectionSide
-		d    policy.Direction
-		peer netip.Addr
-	}{{a.From, policy.Egress, c.Reply.Source.Addr()}, {a.To, policy.Ingress, c.Original.Source.Addr()}} {
-		if end.of == nil {
+		of    *api.ConnectionSide
+		isOf  bool // this node itself
+		d     policy.Direction
+		peer  netip.Addr
+		isFor bool // the peer is this node itself
+	}{{a.From, c.FromNode, policy.Egress, server, isTo}, {a.To, isTo, policy.Ingress, c.Original.Source.Addr().Unmap(), c.FromNode}} {
+		var of datapath.EndpointName
+		switch {
+		case end.isOf:
+			of = policy.Here
+		case end.of != nil:
+			of = datapath.EndpointName(end.of.Endpoint)
+		default:
 			continue
 		}
-		t.Peer = end.peer.Unmap()
-		t.Node = slices.Contains(s.local, t.Peer)
-		of := datapath.EndpointName(end.of.Endpoint)
+		t.Peer, t.Node = end.peer, end.isFor
 		v, found := s.Plane.Telemetry().PolicyVerdict(of, end.d, t)
 		if !found || v.Policy == "" {
 			continue

@@ -118,8 +118,8 @@ func (x *examiner) checkStarted() {
 	}
 	x.find("note", "config.younger", x.ConfigFile, words{
 		what: "was changed " + info.ModTime().UTC().Format(time.RFC3339) + ", after the daemon had started",
-		why:  "all keys but log.level and firewall.exempt are read at the start only",
-		do:   x.restart() + ", or, if only these two were changed, " + x.reloadUnit(),
+		why:  "all keys but log.level, firewall.exempt and policy.failsafe are read at the start only",
+		do:   x.restart() + ", or, if only these were changed, " + x.reloadUnit(),
 	}, nil)
 }
 

@@ -106,6 +106,7 @@ var checks = []check{
 	{"pods", needInstance, (*examiner).checkPods},
 	{"mirrors", needInstance, (*examiner).checkMirrors},
 	{"firewalls", needInstance, (*examiner).checkFirewall},
+	{"login", needInstance, (*examiner).checkLogin},
 	{"network managers", needInstance, (*examiner).checkNetworkd},
 	{"memory", needInstance, (*examiner).checkMemory},
 }

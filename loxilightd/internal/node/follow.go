@@ -49,6 +49,8 @@ func (n *Node) follow(ctx context.Context) {
 		case <-n.exempted:
 			if !first { // otherwise, the first round applies the world
 				n.firewall.make(n.snapshot())
+				n.policies.replace(n.snapshot())
+				n.policies.report()
 			}
 		case <-grace.C:
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/loxilightd/internal/health"
 	"github.com/loxilight/loxilight/loxilightd/internal/node/condition"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
@@ -31,7 +32,9 @@ type Options struct {
 	Devices Devices
 	// Exempt packets are allowed regardless of firewall rules.
 	Exempt []datapath.Match
-	Log    *slog.Logger
+	// Failsafe are rules, by direction, for what Policies of this node itself never deny.
+	Failsafe policies.Failsafe
+	Log      *slog.Logger
 
 	// StatusChanged is called, with no lock held, whenever the status of an object changes. A
 	// deleted object has the State Removed.
@@ -98,7 +101,8 @@ type Node struct {
 	conditions *condition.Evaluator
 
 	exempt   atomic.Pointer[[]datapath.Match]
-	exempted chan struct{} // signalled when exempt has changed
+	failsafe atomic.Pointer[policies.Failsafe]
+	exempted chan struct{} // signalled when exempt or failsafe has changed
 
 	mu            sync.Mutex
 	changedHealth map[string]struct{} // services with a backend whose health changed
@@ -150,6 +154,7 @@ func New(o Options) *Node {
 	n.mirrors = newRows(n, state.KindMirror, n.mirrorTable(), func(o *state.Object) datapath.Mirror { return o.Value.(*state.Mirror).Mirror })
 	n.left = leftOutOfUse(o.Plane.Services())
 	n.exempt.Store(&n.opts.Exempt)
+	n.failsafe.Store(&n.opts.Failsafe)
 	n.firewall = newRuleSet(n, state.KindFirewallRule, o.Plane.Firewall(), n.buildFirewall)
 	n.nat = newRuleSet(n, state.KindNAT, o.Plane.NAT(), n.buildNAT)
 	n.policies = newPolicySet(n)
@@ -221,6 +226,13 @@ func (n *Node) logOf(kind string) *slog.Logger { return n.opts.Log.With(slog.Str
 // value is in the options.
 func (n *Node) SetExempt(exempt []datapath.Match) {
 	n.exempt.Store(&exempt)
+	signal(n.exempted)
+}
+
+// SetFailsafe replaces the rules for what Policies of this node itself never deny; the initial value is
+// in the options.
+func (n *Node) SetFailsafe(failsafe policies.Failsafe) {
+	n.failsafe.Store(&failsafe)
 	signal(n.exempted)
 }
 

@@ -78,7 +78,7 @@ func (g policyGroups) Lack(of, missing state.Key, effect string) {
 func newPolicySet(n *Node) *policySet {
 	r := &policySet{
 		Table: n.opts.Plane.Policies(), n: n, released: make(chan struct{}), until: n.opts.PruneNotBefore,
-		builder: policies.NewBuilder(), desired: &policy.State{}, groups: &groups{},
+		builder: policies.NewBuilder(n.failsafe.Load), desired: &policy.State{}, groups: &groups{},
 		changed: map[state.Key]bool{}, applied: map[string]policies.Endpoints{}, reported: map[state.Key]reported{},
 	}
 	for _, err := range r.Table.Keys(context.Background()) {

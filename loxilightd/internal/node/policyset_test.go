@@ -252,7 +252,7 @@ func TestPoliciesAreRepaired(t *testing.T) {
 // without an address that another Entity has by then.
 func TestDeletedEndpointObeysPolicies(t *testing.T) {
 	store := openStore(t)
-	b := policies.NewBuilder()
+	b := policies.NewBuilder(func() *policies.Failsafe { return &policies.Failsafe{} })
 	build := func(attached bool) (*policy.State, bool) {
 		s := store.Snapshot()
 		g := newGroups(s, nil, nil)

@@ -157,6 +157,6 @@ func (n *Node) PolicyState() (is *policy.State, of *state.Snapshot, pending stri
 func (n *Node) PolicyStateOf(s *state.Snapshot) *policy.State {
 	g := newGroups(s, nil, nil)
 	g.omitted = map[state.Key]string{}
-	is, _ := policies.NewBuilder().Build(s, policyGroups{g}, func(string) bool { return false })
+	is, _ := policies.NewBuilder(n.failsafe.Load).Build(s, policyGroups{g}, func(string) bool { return false })
 	return is
 }

@@ -195,6 +195,7 @@ func (t *entries[K, V, KP, VP]) connection(e *entry[K, V, KP, VP], now uint32) d
 		Idle:     since(now, m.LastSeenTick),
 		Sent:     datapath.Traffic{Packets: m.PacketCount, Bytes: m.ByteCount},
 		DNAT:     m.Flags&kernel.CtDNAT != 0,
+		FromNode: m.Flags&kernel.CtFromNode != 0,
 		SNAT:     m.Flags&kernel.CtSNAT != 0,
 		NAT:      t.NATName(m.NatId),
 	}

@@ -18,6 +18,7 @@ const (
 	CtDNAT         = uint16(CtFlagCT_F_DNAT)
 	CtSNAT         = uint16(CtFlagCT_F_SNAT)
 	CtSNATAtEgress = uint16(CtFlagCT_F_SNAT_AT_EGRESS)
+	CtFromNode     = uint16(CtFlagCT_F_FROM_NODE)
 	CtDenied       = uint16(CtFlagCT_F_DENIED)
 	CtLasting      = uint16(CtFlagCT_F_LASTING)
 	CtService      = uint16(CtFlagCT_F_SERVICE)

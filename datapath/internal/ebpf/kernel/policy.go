@@ -8,6 +8,9 @@ type PolicyPortID uint32
 
 const policyPortSwitch = 1 << 31 // POLICY_PORT_SWITCH
 
+// PolicyPortHere stands for this node itself, in place of a port.
+const PolicyPortHere PolicyPortID = 0x7fffffff // POLICY_PORT_HERE
+
 // PolicyPortOf returns the id of a port; netns: 0 host, 1 switch.
 func PolicyPortOf(ifindex, netns uint32) PolicyPortID {
 	return PolicyPortID(ifindex&^policyPortSwitch | netns<<31)

@@ -25,6 +25,7 @@ func Adopt(o Options) (*Overlay, error) {
 func (o *Overlay) adopt() error {
 	o.tunnels, o.peers = map[datapath.TunnelName]*tunnel{}, map[datapath.PeerName]*peer{}
 	o.resting, o.leaving, o.devices = map[uint32]time.Time{}, map[uint32]bool{}, map[string]datapath.TunnelName{}
+	o.indexes = map[uint32]bool{}
 	var id uint32
 	var name kernel.PeerName
 	byID := map[uint32]*tunnel{}
@@ -63,6 +64,7 @@ func (o *Overlay) adoptPeers() error {
 		if _, err := o.tables.Peer.Find(index, &p.entry); err != nil {
 			return fmt.Errorf("peers: %w", err)
 		}
+		o.useIndex(index, true)
 		if p.owner = index; p.entry.TunnelId == 0 {
 			p.index = 0 // its prefixes have its flags
 		}

@@ -42,8 +42,10 @@ type Overlay struct {
 
 	announced []netip.Addr // last announced; nil: nothing yet
 
-	namesMu sync.Mutex // locked after all others
+	// leafMu is locked after all others: nothing else is locked while it is held.
+	leafMu  sync.Mutex
 	devices map[string]datapath.TunnelName
+	indexes map[uint32]bool // in use, including former ones of peers
 }
 
 // tunnel is a tunnel in force.
@@ -75,8 +77,8 @@ type peer struct {
 // HasDevice reports whether a device belongs to a tunnel. netns is the id of the device's netns in
 // the keys of maps.
 func (o *Overlay) HasDevice(netns uint8, device string) bool {
-	o.namesMu.Lock()
-	defer o.namesMu.Unlock()
+	o.leafMu.Lock()
+	defer o.leafMu.Unlock()
 	_, ok := o.devices[device]
 	return ok && netns == o.options.SwitchNetns
 }
@@ -100,18 +102,28 @@ func (o *Overlay) ForgetNexthops(to func(netip.Addr) bool) (err error) {
 	return err
 }
 
-// Nexthops returns the indexes of the next hops that lead to peers.
+// Nexthops returns the indexes of the next hops that lead to peers. Passes over the connections call
+// it, which other parts start and wait for under locks of their own: it must not wait for those.
 func (o *Overlay) Nexthops() map[uint32]bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
+	o.leafMu.Lock()
+	defer o.leafMu.Unlock()
 	ways := map[uint32]bool{}
-	for _, p := range o.peers {
+	for index := range o.indexes {
 		var way uint32
-		if p.index != 0 && o.tables.PeerNexthop.Lookup(p.index, &way) == nil {
+		if o.tables.PeerNexthop.Lookup(index, &way) == nil {
 			ways[way] = true
 		}
 	}
 	return ways
+}
+
+// useIndex records that an index of a peer is in use, or no longer.
+func (o *Overlay) useIndex(index uint32, used bool) {
+	o.leafMu.Lock()
+	defer o.leafMu.Unlock()
+	if delete(o.indexes, index); used {
+		o.indexes[index] = true
+	}
 }
 
 // newIndex returns a free index, least recently used first.
@@ -153,6 +165,7 @@ func (o *Overlay) release(index uint32) error {
 	if err != nil {
 		return err
 	}
+	o.useIndex(index, false)
 	return o.tables.PeerName.Delete(index) // last: the next run finds an index in use by its name
 }
 

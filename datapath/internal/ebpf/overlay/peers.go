@@ -147,6 +147,7 @@ func (o *Overlay) setEntry(name datapath.PeerName, p *peer, entry kernel.Peer) e
 			return err
 		}
 		o.leaving[index] = true // until the entry is complete
+		o.useIndex(index, true)
 		err = errors.Join(
 			o.tables.PeerNexthop.Put(index, uint32(0)),
 			o.tables.PeerPmtu.Put(index, kernel.PeerPmtu{}),

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
@@ -22,7 +23,14 @@ import (
 type recordedPorts struct {
 	fakeNetns
 	log     []string
+	during  func() // nil, or called during every operation
 	holders map[string]datapath.PortName // by "inSwitch ifindex"
+}
+
+func (r *recordedPorts) called() {
+	if r.during != nil {
+		r.during()
+	}
 }
 
 func (r *recordedPorts) LinkByName(name string) (netlink.Link, error) {
@@ -33,12 +41,14 @@ func (r *recordedPorts) LinkByName(name string) (netlink.Link, error) {
 }
 
 func (r *recordedPorts) Update(_ context.Context, name datapath.PortName, value datapath.Port) error {
+	r.called()
 	r.log = append(r.log, fmt.Sprintf("attach %q to %s (switch: %t)", name, value.Device, value.Switch))
 	r.holders[fmt.Sprint(value.Switch, 10+len(value.Device))] = name
 	return nil
 }
 
 func (r *recordedPorts) Delete(_ context.Context, name datapath.PortName) error {
+	r.called()
 	for at, holder := range r.holders {
 		if holder == name {
 			r.log = append(r.log, fmt.Sprintf("detach %q", name))
@@ -49,6 +59,7 @@ func (r *recordedPorts) Delete(_ context.Context, name datapath.PortName) error 
 }
 
 func (r *recordedPorts) Verify(_ context.Context, name datapath.PortName) (bool, error) {
+	r.called()
 	for _, holder := range r.holders {
 		if holder == name {
 			return true, nil
@@ -58,14 +69,17 @@ func (r *recordedPorts) Verify(_ context.Context, name datapath.PortName) (bool,
 }
 
 func (r *recordedPorts) Need(inner datapath.PortName, inSwitch bool, ifindex int) {
+	r.called()
 	r.log = append(r.log, fmt.Sprintf("need %q: device %d (switch: %t)", inner, ifindex, inSwitch))
 }
 
 func (r *recordedPorts) Unneed(inner datapath.PortName) {
+	r.called()
 	r.log = append(r.log, fmt.Sprintf("unneed %q", inner))
 }
 
 func (r *recordedPorts) Holder(inSwitch bool, ifindex int) datapath.PortName {
+	r.called()
 	return r.holders[fmt.Sprint(inSwitch, ifindex)]
 }
 
@@ -128,6 +142,53 @@ func TestTunnelPorts(t *testing.T) {
 				t.Errorf("a deleted tunnel stays: %t, %v", found, err)
 			}
 		})
+	}
+}
+
+// TestPassDuringPorts: a port may wait for a pass over the connections, which asks for the next hops of
+// the peers; so no operation of a tunnel may keep that question waiting while it waits for a port.
+func TestPassDuringPorts(t *testing.T) {
+	tables, _ := testtables.New(t, testtables.Small, &testmap.Faults{})
+	r := &recordedPorts{holders: map[string]datapath.PortName{}}
+	o, err := Adopt(Options{
+		Tables: tables, Ports: r, Netns: func(bool) (Netns, error) { return r, nil },
+		SwitchNetns: 1, HostDevice: "host0", SwitchDevice: "switch0",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const index, hop = 3, 7
+	o.useIndex(index, true)
+	if err := tables.PeerNexthop.Put(index, uint32(hop)); err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	r.during = func() {
+		calls++
+		answer := make(chan map[uint32]bool, 1)
+		go func() { answer <- o.Nexthops() }()
+		select {
+		case hops := <-answer:
+			if !hops[hop] {
+				t.Errorf("next hops %v, want %d among them", hops, hop)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("the next hops of the peers cannot be read during an operation on a port")
+		}
+	}
+	spec := datapath.Tunnel{Type: datapath.TunnelVXLAN, Device: "hs0", Port: 4789, VNI: 7}
+	tunnels := o.Tunnels()
+	if err := tunnels.Update(t.Context(), "mesh", spec); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := tunnels.Verify(t.Context(), "mesh"); !ok || err != nil {
+		t.Errorf("verifies: %t, %v", ok, err)
+	}
+	if err := tunnels.Delete(t.Context(), "mesh"); err != nil {
+		t.Fatal(err)
+	}
+	if calls < 10 {
+		t.Errorf("%d calls of ports", calls)
 	}
 }
 

@@ -74,8 +74,8 @@ func (o tunnelTable) name(name datapath.TunnelName, t *tunnel, device string) (e
 	if err != nil {
 		return err
 	}
-	o.namesMu.Lock()
-	defer o.namesMu.Unlock()
+	o.leafMu.Lock()
+	defer o.leafMu.Unlock()
 	maps.DeleteFunc(o.devices, func(_ string, of datapath.TunnelName) bool { return of == name })
 	o.devices[device] = name
 	return nil
@@ -220,9 +220,9 @@ func (o tunnelTable) Delete(ctx context.Context, name datapath.TunnelName) error
 	if err := o.tables.TunnelName.Delete(t.id); err != nil {
 		return err
 	}
-	o.namesMu.Lock()
+	o.leafMu.Lock()
 	maps.DeleteFunc(o.devices, func(_ string, of datapath.TunnelName) bool { return of == name })
-	o.namesMu.Unlock()
+	o.leafMu.Unlock()
 	delete(o.tunnels, name)
 	return nil
 }

@@ -130,6 +130,7 @@ const (
 	policyImage = 0x07 // POLICY_IMAGE
 	policySlot  = 0x08 // POLICY_SLOT
 	policySide  = 0x10 // POLICY_SIDE
+	policyHere  = 0x20 // POLICY_HERE
 )
 
 // sizeFor returns the size of a block for n bytes: the waste is at most an eighth, or a line.

@@ -81,6 +81,7 @@ func Adopt(o Options) (*Policies, error) {
 	for _, size := range sizes {
 		p.specs[size.name] = spec.Maps[size.name].InnerMap
 	}
+	p.place(policy.Here, kernel.PolicyPortHere)
 	if err = errors.Join(p.readTables(), p.ledger.adopt()); err == nil {
 		p.word, err = p.readWord()
 	}
@@ -202,7 +203,7 @@ func (p *Policies) commit(change *policy.Change) error {
 			return err
 		}
 	}
-	if err := p.publish(p.image.word(1 - from)); err != nil {
+	if err := p.publish(p.image.word(1-from) | p.hereWord(1-from)); err != nil {
 		return err
 	}
 	return p.raise(change.Concerned)
@@ -212,6 +213,14 @@ func (p *Policies) commit(change *policy.Change) error {
 func (p *Policies) side() int {
 	if p.word&policySide != 0 {
 		return 1
+	}
+	return 0
+}
+
+// hereWord returns POLICY_HERE if policies of a side apply to this node itself.
+func (p *Policies) hereWord(side int) uint32 {
+	if p.ports[kernel.PolicyPortHere].Table[side] != [2]uint32{} {
+		return policyHere
 	}
 	return 0
 }
@@ -273,7 +282,8 @@ func (p *Policies) publish(word uint32) error {
 	if err := kernel.Step("publish policies", func() error { return p.Tables.Rules.Put(uint32(kernel.RuleSetRULES_POLICY), kernel.Rules{Image: word}) }); err != nil {
 		return fmt.Errorf("put policies in force: %w", err)
 	}
-	another := word&^policySide != p.word&^policySide
+	const image = policyImage | policySlot
+	another := word&image != p.word&image
 	p.word, p.flipped = word, time.Now()
 	if !another {
 		return nil

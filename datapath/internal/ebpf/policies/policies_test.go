@@ -96,7 +96,7 @@ func (l *looker) adopt() *Policies {
 func (l *looker) attach(p *Policies, s *policy.State) {
 	l.t.Helper()
 	for _, e := range s.Entities {
-		if e.Endpoint == "" {
+		if e.Endpoint == "" || e.Here { // its port always exists
 			continue
 		}
 		port, exists := l.portOf(e.Endpoint)
@@ -120,6 +120,9 @@ func (l *looker) ok(err error) {
 // portOf returns the port of an Endpoint with the name that [testpolicy.EndpointIf] gives to Entity
 // eN or nN/M.
 func (l *looker) portOf(endpoint string) (kernel.PolicyPortID, bool) {
+	if endpoint == policy.Here {
+		return kernel.PolicyPortHere, true
+	}
 	var n, m uint32
 	name := strings.TrimPrefix(endpoint, "port of ")
 	if _, err := fmt.Sscanf(name, "n%d/%d", &n, &m); err != nil {

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/loxilight/loxilight/api"
+	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/control/decode"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -143,6 +144,10 @@ func CheckName(kind, name, field string) *api.Error {
 	if len(name) > maxName || !namePattern.MatchString(name) {
 		return api.Errorf(api.ReasonInvalid, "%q is not a valid name: want at most %d characters from a-z and 0-9, with -./: only between them", decode.Shorten(name), maxName).
 			At(kind+"/"+decode.Shorten(name), "name")
+	}
+	if name == policy.Failsafe && (kind == state.KindPolicy || kind == state.KindTier) {
+		return api.Errorf(api.ReasonInvalid, "%q is the key of the configuration by which the node stays reachable: choose another name", name).
+			At(kind+"/"+name, "name")
 	}
 	return nil
 }

@@ -238,10 +238,14 @@ func (w *world) leavesRouted(out []string) condition {
 // loopback, dummy or VRF device, and is not an end of the link between host and switch.
 func (w *world) receives(device string, netns int) bool {
 	d := w.found[netns][device]
-	if d.Loopback || d.Kind == "dummy" || d.Kind == "vrf" || device == w.opts.HostDevice || device == w.opts.SwitchDevice {
-		return false
-	}
-	return addressed(d.Addresses, true) || addressed(d.Addresses, false)
+	return w.isOutside(device, netns) && (addressed(d.Addresses, true) || addressed(d.Addresses, false))
+}
+
+// isOutside reports whether packets on a device may be from other hosts: it is not a loopback, dummy or
+// VRF device, nor an end of the link between host and switch.
+func (w *world) isOutside(device string, netns int) bool {
+	d := w.found[netns][device]
+	return !d.Loopback && d.Kind != "dummy" && d.Kind != "vrf" && device != w.opts.HostDevice && device != w.opts.SwitchDevice
 }
 
 // addressed reports whether one of a device's addresses belongs to a family and has more than

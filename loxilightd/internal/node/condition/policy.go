@@ -4,8 +4,11 @@ package condition
 
 import (
 	"fmt"
+	"maps"
+	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -13,11 +16,17 @@ import (
 // ofPolicy returns a condition while the port of an Endpoint to which the Policy is applied is not
 // attached: its packets do not pass the programs. Packets need not obey a staged Policy.
 func (w *world) ofPolicy(name string, v *state.Policy) condition {
-	unattached := w.unattached()
-	if v.Staged || len(unattached) == 0 || w.opts.Subjects == nil {
+	if v.Staged || w.opts.Subjects == nil {
 		return condition{}
 	}
+	unattached := w.unattached()
 	for _, endpoint := range w.opts.Subjects(name) {
+		if endpoint == policy.Here {
+			if is := w.ofNode(); is.message != "" {
+				return is
+			}
+			continue
+		}
 		is, ok := unattached[endpoint]
 		if !ok {
 			continue
@@ -26,6 +35,39 @@ func (w *world) ofPolicy(name string, v *state.Policy) condition {
 			"not enforced for Endpoint/%s, whose device is not attached: %s", endpoint, is.Message)}
 	}
 	return condition{}
+}
+
+// ofNode returns a condition while packets of the node's own sockets do not pass the programs: every
+// device that can receive packets from other hosts must be attached.
+func (w *world) ofNode() condition {
+	if is := w.noneAttached(); is.message != "" {
+		return condition{untried: is.untried, quiet: true, message: "not enforced for this node: " + is.message}
+	}
+	for _, device := range slices.Sorted(maps.Keys(w.found[0])) {
+		d := w.found[0][device]
+		if len(d.Addresses) == 0 || !w.isOutside(device, 0) || w.isPort(device) {
+			continue
+		}
+		// Of the copies of a group frame that a bridge makes, the programs on its ports do not see the
+		// copy for the node.
+		if seen := w.isAttached(device, 0); seen || d.Kind != "bridge" && w.isCovered(device, 0) {
+			continue
+		}
+		return condition{quiet: true, message: fmt.Sprintf(
+			"not enforced for packets of this node on device %q, because no Interface attaches there: %s", device, w.addCommand(device, 0))}
+	}
+	return condition{}
+}
+
+// isPort reports whether a device of the host passes the packets that arrive there to a bridge or
+// bond, which has them all.
+func (w *world) isPort(device string) bool {
+	for _, d := range w.found[0] {
+		if d.Kind != "vrf" && slices.Contains(d.Ports, device) {
+			return true
+		}
+	}
+	return false
 }
 
 // endpointsUnattached returns the Endpoints whose ports are not attached.

@@ -33,6 +33,9 @@ type Groups interface {
 // that is equal to the value of the same name in the previous state is the same pointer. It is not
 // safe for concurrent use.
 type Builder struct {
+	// Failsafe are the rules, by direction, that always apply to this node itself before all others.
+	Failsafe func() *Failsafe
+
 	last     *policy.State
 	entities map[entitySource]*policy.Entity
 	policies map[*state.Object]builtPolicy
@@ -45,6 +48,9 @@ type entitySource struct{ entity, endpoint *state.Object }
 func (f entitySource) isUnknown() bool {
 	return f.entity == nil && f.endpoint != nil && len(f.endpoint.Value.(*state.Endpoint).Labels) == 0
 }
+
+// Failsafe are rules for this node itself, by direction. They do not change.
+type Failsafe [2][]policy.Rule
 
 // builtPolicy is a policy with the revision of the groups to which it refers.
 type builtPolicy struct {
@@ -92,7 +98,9 @@ func HasUnknown(s *state.Snapshot) bool {
 var Kinds = []string{state.KindEntity, state.KindNamespace, state.KindTier, state.KindPolicy}
 
 // NewBuilder returns a builder whose previous state is empty.
-func NewBuilder() *Builder { return &Builder{last: &policy.State{}} }
+func NewBuilder(failsafe func() *Failsafe) *Builder {
+	return &Builder{Failsafe: failsafe, last: &policy.State{}}
+}
 
 // Build returns the state as of a snapshot. An Endpoint that has been deleted stays in the state
 // while isAttached returns true; leaving reports whether there are such Endpoints.
@@ -123,8 +131,35 @@ func (b *Builder) Build(s *state.Snapshot, g Groups, isAttached func(endpoint st
 			break
 		}
 	}
+	b.addFailsafe(next)
 	b.last = next
 	return next, leaving
+}
+
+var failsafeTier = &policy.Tier{Name: policy.Failsafe}
+
+// addFailsafe adds the built-in policy that allows what no other policy of this node itself may deny, if
+// there are any.
+func (b *Builder) addFailsafe(next *policy.State) {
+	isApplied := func(e *policy.Entity) bool {
+		for _, p := range next.Policies {
+			if next.IsAppliedTo(p, e) {
+				return true
+			}
+		}
+		return false
+	}
+	for _, e := range next.Entities {
+		if !e.Here {
+			continue
+		}
+		if isApplied(e) {
+			p := &policy.Policy{Name: policy.Failsafe, Tier: policy.Failsafe, Here: true, Rules: *b.Failsafe()}
+			next.Tiers = slices.Insert(next.Tiers, 0, failsafeTier)
+			next.Policies[p.Name] = same(b.last.Policies[p.Name], p)
+		}
+		return
+	}
 }
 
 // same returns before if it is equal to now, otherwise now.
@@ -212,6 +247,9 @@ func newEntity(name string, from entitySource) *policy.Entity {
 		*e = from.entity.Value.(*state.Entity).Entity
 	}
 	e.Name = name
+	if e.Here {
+		e.Endpoint = policy.Here
+	}
 	if from.endpoint == nil {
 		return e
 	}
