@@ -17,7 +17,7 @@ volatile const __u32 config_name_grace_s = 60;
 
 #define NS_PER_S 1000000000ULL
 
-/* Deletes an address that expired more than keep_ticks ago. */
+/* Deletes an address that expired more than keep_ticks ago, or that belongs to a name of no policy. */
 struct name_sweep {
 	__u32 now_tick;
 	__u32 keep_ticks;
@@ -30,15 +30,15 @@ static long name_sweep_step(void *map, struct learned_key *key, struct learned *
 	struct name_stats *stats;
 	__u32 name = copy.name;
 
-	if ((__s32)(s->now_tick - learned->expiry_tick) <= (__s32)s->keep_ticks)
-		return 0;
 	stats = bpf_map_lookup_elem(&ll_name_stats, &name);
+	if (stats && (__s32)(s->now_tick - learned->expiry_tick) <= (__s32)s->keep_ticks)
+		return 0;
 	if (!bpf_map_delete_elem(&ll_learned, &copy) && stats)
 		__sync_fetch_and_add(&stats->addr_count, -1);
 	return 0;
 }
 
-/* Deletes all addresses that expired more than keep_ticks ago. A global function, so that the verifier
+/* Deletes all addresses that expired more than keep_ticks ago, or whose name is in no policy. A global function, so that the verifier
  * walks it once.
  */
 __noinline int names_sweep(__u32 now_tick, __u32 keep_ticks)
@@ -266,19 +266,37 @@ static __always_inline int names_is_answer(struct pkt *p, struct work *w)
 	       meta->in_port == (__u16)p->skb->ifindex;
 }
 
-/* Learns names from p, a packet from port 53 that is about to leave through this port. */
-static __always_inline void names_learn(struct pkt *p, struct work *w)
+/* Returns the network in which names are learnt for the Endpoint on a port; 0: they are not. */
+static __always_inline __u32 names_network(__u32 ifindex)
 {
-	__u32 word = policy_word(), endpoint = policy_port_here(p->skb->ifindex), off, len;
-	struct dns_work *dns = dns_work_get();
-	struct resolver_key key = { .addr = p->saddr };
+	__u32 word = policy_word(), endpoint = policy_port_here(ifindex);
 	const struct policy_port *port;
 
 	port = word ? bpf_map_lookup_elem(&ll_policy_port, &endpoint) : NULL;
-	if (!port || !dns)
-		return;
-	key.network = port->network[!!(word & POLICY_SIDE)];
-	if (!key.network || !bpf_map_lookup_elem(&ll_resolver, &key) || !names_is_answer(p, w))
+	return port ? port->network[!!(word & POLICY_SIDE)] : 0;
+}
+
+/* Reports whether a packet may be UDP, for which its first bytes suffice. */
+static __always_inline int names_may_be_udp(struct __sk_buff *skb)
+{
+	const __u8 *data = (void *)(long)skb->data;
+
+	if (data + ETH_HLEN + sizeof(struct iphdr) > (const __u8 *)(long)skb->data_end)
+		return 1;
+	if (skb->protocol == bpf_htons(ETH_P_IP))
+		return data[ETH_HLEN + offsetof(struct iphdr, protocol)] == IPPROTO_UDP;
+	return skb->protocol == bpf_htons(ETH_P_IPV6) &&
+	       data[ETH_HLEN + offsetof(struct ipv6hdr, nexthdr)] != IPPROTO_TCP;
+}
+
+/* Learns names from p, a packet from port 53 that is about to leave through this port. */
+static __always_inline void names_learn(struct pkt *p, struct work *w, __u32 network)
+{
+	struct resolver_key key = { .addr = p->saddr, .network = network };
+	struct dns_work *dns = dns_work_get();
+	__u32 off, len;
+
+	if (!dns || !bpf_map_lookup_elem(&ll_resolver, &key) || !names_is_answer(p, w))
 		return;
 	off = p->l4_off + sizeof(struct udphdr);
 	len = p->l4_len - sizeof(struct udphdr);
@@ -287,7 +305,7 @@ static __always_inline void names_learn(struct pkt *p, struct work *w)
 	    bpf_skb_load_bytes(p->skb, off, dns->message, len))
 		return;
 	dns->len = len;
-	dns->network = key.network;
+	dns->network = network;
 	dns->now_tick = clock_tick();
 	names_learn_message();
 }

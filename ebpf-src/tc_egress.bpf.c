@@ -19,19 +19,6 @@
 #include "fw_bridge_egress.h"
 #include "reply_reject.h"
 #include "ct_slowpath.h"
-#include "names_learn.h"
-
-int ll_names_learn(struct __sk_buff *skb);
-
-/* The program that learns names from DNS responses. As in tc_ingress.bpf.c, each loaded ll_tc_egress has
- * an array of its own. If it is empty, nothing is learnt.
- */
-struct {
-	__uint(type, BPF_MAP_TYPE_PROG_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__array(values, int(struct __sk_buff *));
-} ll_slow SEC(".maps") = { .values = { [0] = (void *)&ll_names_learn } };
 
 /* Reports whether a packet is a copy that ll_mirror_send has not handled, because another program
  * has detached ll_mirror_send. Such a copy must not be sent: it is neither cut nor encapsulated.
@@ -143,45 +130,6 @@ static __always_inline int announce_to_self(struct __sk_buff *skb, struct pkt *p
 	return TC_ACT_UNSPEC;
 }
 
-/* Prepares ll_names_learn for p, for which the hook returns an action. 0: p is no DNS response to an
- * Endpoint, or it is not sent. Not inlined, since ll_tc_egress has little room on the stack.
- */
-static __noinline int names_hand(struct pkt *p, int action)
-{
-	struct work *w = work_get();
-
-	if (!w || action != TC_ACT_UNSPEC || p->sport != PORT_DNS || p->proto != IPPROTO_UDP ||
-	    p->fragment != FRAGMENT_NONE || p->icmp_error || !policy_is_at(p->skb->ifindex))
-		return 0;
-	w->handed = *p;
-	w->handed.skb = NULL;
-	return 1;
-}
-
-/* Returns an action for p. If p is sent, and may be a DNS response to an Endpoint, ll_names_learn returns
- * the action, which is the same.
- */
-static __always_inline int leaves(struct __sk_buff *skb, struct pkt *p, int action)
-{
-	if (names_hand(p, action))
-		bpf_tail_call(skb, &ll_slow, 0);
-	return action;
-}
-
-SEC("tc")
-int ll_names_learn(struct __sk_buff *skb)
-{
-	struct work *w = work_get();
-	struct pkt p;
-
-	if (w) {
-		p = w->handed;
-		p.skb = skb;
-		names_learn(&p, w);
-	}
-	return TC_ACT_UNSPEC;
-}
-
 SEC("tc")
 int ll_tc_egress(struct __sk_buff *skb)
 {
@@ -250,12 +198,8 @@ int ll_tc_egress(struct __sk_buff *skb)
 	if (ret == LL_NEXT && word == TC_INDEX_LEARN) {
 		int learnt = nexthop_learn(&p, w);
 
-		if (learnt < 0)
-			return finish(&p, learnt);
-		if (learnt) {
-			ret = handled(skb, 1);
-			goto out;
-		}
+		if (learnt)
+			return learnt < 0 ? finish(&p, learnt) : handled(skb, 1);
 	}
 	if (ret == LL_NEXT && p.fragment == FRAGMENT_LATER)
 		ret = fragment_learn(&p);
@@ -265,9 +209,7 @@ int ll_tc_egress(struct __sk_buff *skb)
 		ret = firewall_rest(&p, w, ret);
 	if (ret == LL_NEXT)
 		ret = send(&p, w);
-	ret = refuse_or_finish(&p, ret);
-out:
-	return leaves(skb, &p, ret);
+	return refuse_or_finish(&p, ret);
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -153,7 +153,7 @@ func (c *Compiler) applySubjects(d *differences) {
 		if !isNew && s.of == e && !d.tiers && slices.Equal(applied, s.applied) {
 			continue
 		}
-		if !isNew && (s.Endpoint != e.Endpoint || !slices.Equal(s.of.Addrs, e.Addrs)) {
+		if !isNew && (s.Endpoint != e.Endpoint || !slices.Equal(s.of.Addrs, e.Addrs) || s.of.Network != e.Network) {
 			c.change.Concerned[s.Endpoint], c.change.Concerned[e.Endpoint] = true, true
 		}
 		s.Endpoint = e.Endpoint
@@ -162,6 +162,10 @@ func (c *Compiler) applySubjects(d *differences) {
 		lost = append(lost, s.Tables[:]...)
 		for direction := range s.Tables {
 			s.Tables[direction] = c.takeTable(s, Direction(direction))
+		}
+		s.Network = ""
+		if id := s.Tables[Egress]; id != NoTable && c.tables.items[id].program.hasDomains {
+			s.Network = e.Network
 		}
 		c.change.Subjects[name] = s.Subject
 		if isNew || before != s.Tables {

@@ -5,7 +5,9 @@ package policy
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 )
 
 // Numbers in the tables. A number is given to another value only after [Compiler.Settle].
@@ -26,6 +28,7 @@ const NoTable TableID = -1
 type Subject struct {
 	Endpoint string
 	Tables   [2]TableID // by Direction
+	Network  string     // in which the names in its rules are learnt; empty: in none
 }
 
 // Address is the class and the Endpoint of an address of an Entity.
@@ -48,8 +51,39 @@ type Range struct {
 }
 
 // Cell contains the verdicts on traffic with others, and on traffic of the subject with itself: from
-// one of its addresses to another, or through a Service.
-type Cell struct{ Others, Self Verdicts }
+// one of its addresses to another, or through a Service. The first of Names that has the peer's address
+// comes before them.
+type Cell struct {
+	Others, Self Verdicts
+	Names        []NameRule
+}
+
+// NameRule is a rule for peers with some names.
+type NameRule struct {
+	Names   []string
+	Verdict Verdict
+	// Decides is set where the verdict counts: for others and for itself, in force and as if staged
+	// policies were in force.
+	Decides [2][2]bool
+}
+
+// Verdicts returns the verdicts on traffic with a peer whose address some names have; self: the peer is
+// the subject itself.
+func (c *Cell) Verdicts(self bool, names []string) Verdicts {
+	v, of := c.Others, 0
+	if self {
+		v, of = c.Self, 1
+	}
+	for staged, to := range []*Verdict{&v.Enforced, &v.Staged} {
+		for i := range c.Names {
+			if r := &c.Names[i]; r.Decides[of][staged] && haveCommon(r.Names, names) {
+				*to = r.Verdict
+				break
+			}
+		}
+	}
+	return v
+}
 
 // Verdicts are the verdict in force, and the verdict as if staged policies were in force too.
 type Verdicts struct{ Enforced, Staged Verdict }
@@ -112,10 +146,7 @@ func (c *Compiler) row(p *program, info *classInfo) RowID {
 	var r Row
 	var cells []int
 	cell := func(protocol Protocol, port uint16) CellID {
-		verdicts := func(self bool) Verdicts {
-			return Verdicts{rules.decide(info, self, protocol, port, false), rules.decide(info, self, protocol, port, true)}
-		}
-		v := Cell{verdicts(false), verdicts(true)}
+		v := rules.cell(info, protocol, port)
 		id, isNew := c.cells.take(c.cellKey(&v), v)
 		if cells = append(cells, id); isNew {
 			c.change.Cells[CellID(id)] = v
@@ -145,11 +176,34 @@ func (c *Compiler) row(p *program, info *classInfo) RowID {
 	return RowID(id)
 }
 
+// cell returns the cell of a protocol and port, for the peers of a class.
+func (l tierList) cell(info *classInfo, protocol Protocol, port uint16) (v Cell) {
+	named := make(map[int]*NameRule) // by their places
+	for of, to := range []*Verdicts{&v.Others, &v.Self} {
+		for staged, to := range []*Verdict{&to.Enforced, &to.Staged} {
+			*to = l.decide(info, of == 1, protocol, port, staged == 1, func(r *compiledRule, is Verdict) {
+				if named[r.place] == nil {
+					named[r.place] = &NameRule{Names: r.domains, Verdict: is}
+				}
+				named[r.place].Decides[of][staged] = true
+			})
+		}
+	}
+	for _, place := range slices.Sorted(maps.Keys(named)) {
+		v.Names = append(v.Names, *named[place])
+	}
+	return v
+}
+
 // cellKey returns a text that is the same for cells with the same verdicts of the same rules, which are
 // counted and logged likewise. After a change, another rule may have the same place in its policy.
 func (c *Compiler) cellKey(v *Cell) string {
 	key := fmt.Appendf(nil, "%#v", *v) // quotes the names
-	for _, is := range []Verdict{v.Others.Enforced, v.Others.Staged, v.Self.Enforced, v.Self.Staged} {
+	all := []Verdict{v.Others.Enforced, v.Others.Staged, v.Self.Enforced, v.Self.Staged}
+	for i := range v.Names {
+		all = append(all, v.Names[i].Verdict)
+	}
+	for _, is := range all {
 		if p := c.state.Policies[is.Policy]; p != nil {
 			key = fmt.Appendf(key, " %q %t %t", p.RuleID(is), p.Staged, p.Logs(is))
 		}
@@ -181,9 +235,5 @@ func (c *Compiler) ClassOf(t Traffic) Class {
 // peer is the subject itself.
 func (c *Compiler) Lookup(id TableID, class Class, self bool, t Traffic) Verdict {
 	row := &c.rows.items[c.tables.items[id].rows[class]]
-	cell := &c.cells.items[row.CellOf(t)]
-	if self {
-		return cell.Self.Enforced
-	}
-	return cell.Others.Enforced
+	return c.cells.items[row.CellOf(t)].Verdicts(self, t.Names).Enforced
 }

@@ -45,7 +45,6 @@ const (
 	EgressMapLlCtSize           = "ll_ct_size"
 	EgressMapLlDevice           = "ll_device"
 	EgressMapLlDivert           = "ll_divert"
-	EgressMapLlDnsWork          = "ll_dns_work"
 	EgressMapLlDrops            = "ll_drops"
 	EgressMapLlEpoch            = "ll_epoch"
 	EgressMapLlFragment         = "ll_fragment"
@@ -104,7 +103,6 @@ const (
 	EgressMapLlShadow           = "ll_shadow"
 	EgressMapLlShares           = "ll_shares"
 	EgressMapLlSlot             = "ll_slot"
-	EgressMapLlSlow             = "ll_slow"
 	EgressMapLlSnatNext         = "ll_snat_next"
 	EgressMapLlSnatPorts        = "ll_snat_ports"
 	EgressMapLlSourceRange      = "ll_source_range"
@@ -114,7 +112,6 @@ const (
 	EgressMapLlTurn             = "ll_turn"
 	EgressMapLlVerdicts         = "ll_verdicts"
 	EgressMapLlWork             = "ll_work"
-	EgressProgLlNamesLearn      = "ll_names_learn"
 	EgressProgLlTcEgress        = "ll_tc_egress"
 	EgressVarConfigBuild        = "config_build"
 	EgressVarConfigConfirmTicks = "config_confirm_ticks"
@@ -122,7 +119,6 @@ const (
 	EgressVarConfigCtHash       = "config_ct_hash"
 	EgressVarConfigCtIdle       = "config_ct_idle"
 	EgressVarConfigCtLimit      = "config_ct_limit"
-	EgressVarConfigNameGraceS   = "config_name_grace_s"
 	EgressVarConfigNetns        = "config_netns"
 	EgressVarConfigShadow       = "config_shadow"
 	EgressVarTableSize          = "table_size"
@@ -170,8 +166,7 @@ type EgressSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type EgressProgramSpecs struct {
-	LlNamesLearn *ebpf.ProgramSpec `ebpf:"ll_names_learn"`
-	LlTcEgress   *ebpf.ProgramSpec `ebpf:"ll_tc_egress"`
+	LlTcEgress *ebpf.ProgramSpec `ebpf:"ll_tc_egress"`
 }
 
 // EgressMapSpecs contains maps before they are loaded into the kernel.
@@ -193,7 +188,6 @@ type EgressMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
-	LlDnsWork        *ebpf.MapSpec `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -252,7 +246,6 @@ type EgressMapSpecs struct {
 	LlShadow         *ebpf.MapSpec `ebpf:"ll_shadow"`
 	LlShares         *ebpf.MapSpec `ebpf:"ll_shares"`
 	LlSlot           *ebpf.MapSpec `ebpf:"ll_slot"`
-	LlSlow           *ebpf.MapSpec `ebpf:"ll_slow"`
 	LlSnatNext       *ebpf.MapSpec `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.MapSpec `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.MapSpec `ebpf:"ll_source_range"`
@@ -274,7 +267,6 @@ type EgressVariableSpecs struct {
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
-	ConfigNameGraceS   *ebpf.VariableSpec `ebpf:"config_name_grace_s"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
@@ -315,7 +307,6 @@ type EgressMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
-	LlDnsWork        *ebpf.Map `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -374,7 +365,6 @@ type EgressMaps struct {
 	LlShadow         *ebpf.Map `ebpf:"ll_shadow"`
 	LlShares         *ebpf.Map `ebpf:"ll_shares"`
 	LlSlot           *ebpf.Map `ebpf:"ll_slot"`
-	LlSlow           *ebpf.Map `ebpf:"ll_slow"`
 	LlSnatNext       *ebpf.Map `ebpf:"ll_snat_next"`
 	LlSnatPorts      *ebpf.Map `ebpf:"ll_snat_ports"`
 	LlSourceRange    *ebpf.Map `ebpf:"ll_source_range"`
@@ -403,7 +393,6 @@ func (m *EgressMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
-		m.LlDnsWork,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -462,7 +451,6 @@ func (m *EgressMaps) Close() error {
 		m.LlShadow,
 		m.LlShares,
 		m.LlSlot,
-		m.LlSlow,
 		m.LlSnatNext,
 		m.LlSnatPorts,
 		m.LlSourceRange,
@@ -485,7 +473,6 @@ type EgressVariables struct {
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
-	ConfigNameGraceS   *ebpf.Variable `ebpf:"config_name_grace_s"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 	TableSize          *ebpf.Variable `ebpf:"table_size"`
@@ -495,13 +482,11 @@ type EgressVariables struct {
 //
 // It can be passed to LoadEgressObjects or ebpf.CollectionSpec.LoadAndAssign.
 type EgressPrograms struct {
-	LlNamesLearn *ebpf.Program `ebpf:"ll_names_learn"`
-	LlTcEgress   *ebpf.Program `ebpf:"ll_tc_egress"`
+	LlTcEgress *ebpf.Program `ebpf:"ll_tc_egress"`
 }
 
 func (p *EgressPrograms) Close() error {
 	return _EgressClose(
-		p.LlNamesLearn,
 		p.LlTcEgress,
 	)
 }
