@@ -246,7 +246,7 @@ MAP(ll_name, BPF_MAP_TYPE_HASH, struct name_text, struct name_ids, 8192, BPF_F_N
 CREATED_BY_DAEMON;
 MAP(ll_name_stats, BPF_MAP_TYPE_HASH, __u32, struct name_stats, 8192, BPF_F_NO_PREALLOC)
 CREATED_BY_DAEMON;
-MAP(ll_resolver, BPF_MAP_TYPE_HASH, struct resolver_key, __u8, 4096, BPF_F_NO_PREALLOC)
+MAP(ll_resolver, BPF_MAP_TYPE_HASH, struct resolver_key, struct resolver, 4096, BPF_F_NO_PREALLOC)
 CREATED_BY_DAEMON;
 
 /* Addresses of names. Inserted here; deleted by ll_names_sweep, which loxilightd runs, and here if there

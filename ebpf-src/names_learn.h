@@ -12,9 +12,6 @@
 #include "names_message.h"
 #include "policy_conn.h"
 
-/* How long addresses can be used after their TTL. */
-volatile const __u32 config_name_grace_s = 60;
-
 #define NS_PER_S 1000000000ULL
 
 /* Deletes an address that expired more than keep_ticks ago, or that belongs to a name of no policy. */
@@ -118,7 +115,7 @@ __noinline int name_learn(__u32 at, __u32 type, __u32 ttl_s)
 
 	if (!w)
 		return 0;
-	usable_ns = ((__u64)ttl_s + config_name_grace_s) * NS_PER_S;
+	usable_ns = ((__u64)ttl_s + w->grace_s) * NS_PER_S;
 	w->expiry_tick = w->now_tick + (__u32)(usable_ns >> TICK_SHIFT) + 1;
 	w->key.network = w->network;
 	word = w->key.addr.word;
@@ -294,9 +291,11 @@ static __always_inline void names_learn(struct pkt *p, struct work *w, __u32 net
 {
 	struct resolver_key key = { .addr = p->saddr, .network = network };
 	struct dns_work *dns = dns_work_get();
+	const struct resolver *resolver;
 	__u32 off, len;
 
-	if (!dns || !bpf_map_lookup_elem(&ll_resolver, &key) || !names_is_answer(p, w))
+	resolver = bpf_map_lookup_elem(&ll_resolver, &key);
+	if (!dns || !resolver || !names_is_answer(p, w))
 		return;
 	off = p->l4_off + sizeof(struct udphdr);
 	len = p->l4_len - sizeof(struct udphdr);
@@ -306,6 +305,7 @@ static __always_inline void names_learn(struct pkt *p, struct work *w, __u32 net
 		return;
 	dns->len = len;
 	dns->network = network;
+	dns->grace_s = resolver->grace_s;
 	dns->now_tick = clock_tick();
 	names_learn_message();
 }

@@ -73,6 +73,7 @@ struct dns_work {
 	struct learned_key key;
 	__u32 expiry_tick;
 	__u32 network;
+	__u32 grace_s;
 	__u32 now_tick;
 	__u32 swept_tick; /* stays valid for later runs, like the next one */
 	__u32 swept;	  /* 1: swept_tick is set */

@@ -33,6 +33,10 @@ struct resolver_key {
 	__u32 network;
 };
 
+struct resolver {
+	__u32 grace_s; /* new connections may use an address this long after its TTL */
+};
+
 /* An address of a name, learnt in a network. */
 struct learned_key {
 	struct addr addr;

@@ -688,6 +688,11 @@ type RateBucket struct {
 	Used uint64
 }
 
+type Resolver struct {
+	_      structs.HostLayout
+	GraceS uint32
+}
+
 type ResolverKey struct {
 	_       structs.HostLayout
 	Addr    Addr

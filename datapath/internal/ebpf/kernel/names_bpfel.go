@@ -106,7 +106,6 @@ const (
 	NamesVarConfigCtHash       = "config_ct_hash"
 	NamesVarConfigCtIdle       = "config_ct_idle"
 	NamesVarConfigCtLimit      = "config_ct_limit"
-	NamesVarConfigNameGraceS   = "config_name_grace_s"
 	NamesVarConfigNetns        = "config_netns"
 	NamesVarConfigShadow       = "config_shadow"
 	NamesVarTableSize          = "table_size"
@@ -256,7 +255,6 @@ type NamesVariableSpecs struct {
 	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
 	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
-	ConfigNameGraceS   *ebpf.VariableSpec `ebpf:"config_name_grace_s"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
 	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
@@ -463,7 +461,6 @@ type NamesVariables struct {
 	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
 	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
 	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
-	ConfigNameGraceS   *ebpf.Variable `ebpf:"config_name_grace_s"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
 	TableSize          *ebpf.Variable `ebpf:"table_size"`

@@ -58,7 +58,7 @@ type Tables struct {
 	PolicyRule     bpfmap.Map[uint32, PolicyRule]
 	Name           bpfmap.Map[NameText, NameIds]
 	NameStats      bpfmap.Map[uint32, NameStats]
-	Resolver       bpfmap.Map[ResolverKey, uint8]
+	Resolver       bpfmap.Map[ResolverKey, Resolver]
 	Learned        bpfmap.Map[LearnedKey, Learned]
 	Shadow         bpfmap.Map[uint32, uint32]
 	Epoch          bpfmap.Map[uint32, Epoch]

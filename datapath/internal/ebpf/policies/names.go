@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
@@ -25,16 +26,19 @@ import (
 type names struct {
 	tables    *kernel.Tables
 	numbers   map[string]uint32
-	texts     map[kernel.NameText]kernel.NameIds // as in ll_name
-	resolvers map[kernel.ResolverKey]bool        // as in ll_resolver
-	last      uint32                             // the highest number that was used
+	texts     map[kernel.NameText]kernel.NameIds     // as in ll_name
+	resolvers map[kernel.ResolverKey]kernel.Resolver // as in ll_resolver
+	graceS    uint32                                 // seconds in which new connections may use an address after its TTL
+	last      uint32                                 // the highest number that was used
 }
 
-func newNames(t *kernel.Tables) *names { return &names{tables: t} }
+func newNames(o *Options) *names {
+	return &names{tables: o.Tables, graceS: uint32(o.NameGrace / time.Second)}
+}
 
 // adopt reads what the tables contain.
 func (n *names) adopt() error {
-	n.numbers, n.texts, n.resolvers = make(map[string]uint32), make(map[kernel.NameText]kernel.NameIds), make(map[kernel.ResolverKey]bool)
+	n.numbers, n.texts, n.resolvers = make(map[string]uint32), make(map[kernel.NameText]kernel.NameIds), make(map[kernel.ResolverKey]kernel.Resolver)
 	err := n.tables.Name.Batches(func(texts []kernel.NameText, ids []kernel.NameIds) error {
 		for i, text := range texts {
 			n.texts[text] = ids[i]
@@ -47,9 +51,9 @@ func (n *names) adopt() error {
 		}
 		return nil
 	})
-	err = errors.Join(err, n.tables.Resolver.Batches(func(keys []kernel.ResolverKey, _ []uint8) error {
-		for _, key := range keys {
-			n.resolvers[key] = true
+	err = errors.Join(err, n.tables.Resolver.Batches(func(keys []kernel.ResolverKey, values []kernel.Resolver) error {
+		for i, key := range keys {
+			n.resolvers[key] = values[i]
 		}
 		return nil
 	}))
@@ -99,13 +103,14 @@ func (n *names) enter(s *policy.State) error {
 		n.numbers[name], n.last = id, id
 	}
 	for key := range resolversOf(s) {
-		if n.resolvers[key] {
+		v := kernel.Resolver{GraceS: n.graceS}
+		if was, known := n.resolvers[key]; known && was == v {
 			continue
 		}
-		if err := n.tables.Resolver.Put(key, 1); err != nil {
+		if err := n.tables.Resolver.Put(key, v); err != nil {
 			return fmt.Errorf("resolver %s: %w", key.Addr.Addr(), err)
 		}
-		n.resolvers[key] = true
+		n.resolvers[key] = v
 	}
 	return nil
 }
@@ -159,7 +164,7 @@ func (n *names) retire(s *policy.State) error {
 
 // holds reports whether the tables contain what this run wrote.
 func (n *names) holds() (bool, error) {
-	is := newNames(n.tables)
+	is := &names{tables: n.tables}
 	if err := is.adopt(); err != nil {
 		return false, err
 	}
@@ -171,8 +176,8 @@ func (n *names) sum() (sum uint64) {
 	for text, ids := range n.texts {
 		sum += hashOf(text, ids)
 	}
-	for key := range n.resolvers {
-		sum += hashOf(key)
+	for key, v := range n.resolvers {
+		sum += hashOf(key, v)
 	}
 	return sum
 }

@@ -21,8 +21,9 @@ import (
 
 // Options is what Policies need of the rest of the data plane.
 type Options struct {
-	Tables *kernel.Tables
-	Maps   map[string]*ebpf.Map // of ll_image_…
+	Tables    *kernel.Tables
+	Maps      map[string]*ebpf.Map // of ll_image_…
+	NameGrace time.Duration        // new connections may use an address of a name this long after its TTL
 	// Raise causes the connections of ports to be evaluated again.
 	Raise func(ports []kernel.PolicyPortID) error
 	// Released is called with the addresses that participants elsewhere no longer have: their
@@ -77,7 +78,7 @@ func Adopt(o Options) (*Policies, error) {
 	}
 	p := &Policies{
 		Options: o, specs: make(map[string]*ebpf.MapSpec), addrs: make(map[netip.Addr]kernel.PolicyAddr), ports: make(map[kernel.PolicyPortID]kernel.PolicyPort),
-		portOf: make(map[string]kernel.PolicyPortID), ledger: newLedger(o.Tables), domains: newNames(o.Tables),
+		portOf: make(map[string]kernel.PolicyPortID), ledger: newLedger(o.Tables), domains: newNames(&o),
 	}
 	for _, size := range sizes {
 		p.specs[size.name] = spec.Maps[size.name].InnerMap
