@@ -139,6 +139,9 @@ func PeerText(p *api.PolicyPeer) string {
 	if len(p.Prefixes) > 0 {
 		text = strings.Join(p.Prefixes.Strings(), ",")
 	}
+	if len(p.Names) > 0 {
+		text = nameWord + strings.Join(p.Names, ","+nameWord)
+	}
 	if len(p.Except) > 0 {
 		text += " except " + strings.Join(p.Except.Strings(), ",")
 	}
@@ -292,9 +295,23 @@ func ruleItem(side string) func(string) (any, error) {
 	}
 }
 
-// peerItem reads a selector, or a list of addresses, prefixes and groups.
+// nameWord begins a DNS name in a peer.
+const nameWord = "name:"
+
+// peerItem reads a selector, or a list of addresses, prefixes and groups, or a list of names.
 func peerItem(text string) (any, error) {
 	words := strings.Split(text, ",")
+	if strings.HasPrefix(text, nameWord) {
+		names := []any{}
+		for _, word := range words {
+			name, ok := strings.CutPrefix(word, nameWord)
+			if !ok {
+				return nil, fmt.Errorf("%q: a peer is a list of names, or anything else: write two peers", text)
+			}
+			names = append(names, name)
+		}
+		return map[string]any{"names": names}, nil
+	}
 	if strings.HasPrefix(text, "group:") || !strings.Contains(words[0], "=") && strings.ContainsAny(words[0], "./") && !strings.HasPrefix(text, "namespace:") || strings.Contains(words[0], "::") {
 		return map[string]any{"prefixes": words}, nil
 	}

@@ -92,6 +92,8 @@ func (n *Node) endpointIn(s *state.Snapshot, o *state.Object) datapath.Endpoint 
 	if e.Bridge = bridgeOf(s, e.Network); e.Bridge != "" {
 		e.Routes = n.roamingRoutes(s, o.Value.(*state.Endpoint), e.Bridge)
 	}
+	network, _ := s.ResolversOf(o.Value.(*state.Endpoint))
+	e.Learns = network != ""
 	return e
 }
 

@@ -187,7 +187,7 @@ func (p *plan) check(holder func(claim) (Key, bool), merged bool) error {
 		return err
 	}
 	for _, check := range []func() error{
-		p.checkGroups, p.checkReferences, p.checkPods, p.checkSubnets, p.checkTunnelled, p.checkTunnels, p.checkOwned, p.checkMirrors, p.checkEntities,
+		p.checkGroups, p.checkReferences, p.checkPods, p.checkSubnets, p.checkTunnelled, p.checkTunnels, p.checkOwned, p.checkMirrors, p.checkEntities, p.checkNames,
 	} {
 		if err := check(); err != nil {
 			return err

@@ -10,9 +10,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
-	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -29,6 +29,7 @@ type names struct {
 	texts     map[kernel.NameText]kernel.NameIds     // as in ll_name
 	resolvers map[kernel.ResolverKey]kernel.Resolver // as in ll_resolver
 	graceS    uint32                                 // seconds in which new connections may use an address after its TTL
+	known     atomic.Pointer[map[string]uint32]      // a copy of numbers
 	last      uint32                                 // the highest number that was used
 }
 
@@ -70,7 +71,14 @@ func (n *names) adopt() error {
 	if err != nil {
 		return fmt.Errorf("names in policies: %w", err)
 	}
+	n.publish()
 	return nil
+}
+
+// publish makes the numbers available to reports.
+func (n *names) publish() {
+	known := maps.Clone(n.numbers)
+	n.known.Store(&known)
 }
 
 // start creates the counters of a number, unless they exist.
@@ -85,6 +93,7 @@ func (n *names) start(id uint32) error {
 // enter makes the programs learn the names of a state from its resolvers, besides the names and resolvers
 // that are known.
 func (n *names) enter(s *policy.State) error {
+	defer n.publish()
 	for _, name := range slices.Sorted(maps.Keys(s.Names())) {
 		if n.numbers[name] != 0 {
 			continue
@@ -139,6 +148,7 @@ func (n *names) put(name string, id uint32) error {
 // retire removes the names and resolvers that a state, which is in force, does not have. The addresses
 // of the names are deleted by the next sweep.
 func (n *names) retire(s *policy.State) error {
+	defer n.publish()
 	wanted := s.Names()
 	for name, id := range n.numbers {
 		if wanted[name] {
@@ -230,17 +240,19 @@ func networkNumber(name string) uint32 {
 	return max(h.Sum32(), 1)
 }
 
-// LearnedNames returns the names in rules for which an address is learnt in a network: those by which new
-// connections may use it, and those by which they no longer may.
-func (p *Policies) LearnedNames(network string, addr netip.Addr) (usable, expired []string, err error) {
-	p.mu.Lock()
-	numbers := maps.Clone(p.domains.numbers)
-	p.mu.Unlock()
-	now := kernel.NowTick()
-	for _, name := range slices.Sorted(maps.Keys(numbers)) {
+// Names returns the names in rules for which an address is learnt in a network: those by which new
+// connections may use it, and those by which they no longer may. It does not wait for changes.
+func (p *Policies) Names(network string, addr netip.Addr) (usable, expired []string, err error) {
+	numbers := p.domains.known.Load()
+	if numbers == nil || network == "" {
+		return nil, nil, nil
+	}
+	now, key := kernel.NowTick(), kernel.LearnedKey{Addr: kernel.AddrOf(addr), Network: networkNumber(network)}
+	for _, name := range slices.Sorted(maps.Keys(*numbers)) {
 		var is kernel.Learned
-		found, err := p.Tables.Learned.Find(kernel.LearnedKey{Addr: kernel.AddrOf(addr), Name: numbers[name], Network: networkNumber(network)}, &is)
-		if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		key.Name = (*numbers)[name]
+		found, err := p.Tables.Learned.Find(key, &is)
+		if err != nil {
 			return nil, nil, fmt.Errorf("addresses of name %q: %w", name, err)
 		}
 		switch {
@@ -252,4 +264,15 @@ func (p *Policies) LearnedNames(network string, addr netip.Addr) (usable, expire
 		}
 	}
 	return usable, expired, nil
+}
+
+// formerNames returns the names to which the destination of a packet of an Endpoint, which policies have
+// denied, has belonged.
+func (p *Policies) formerNames(endpoint datapath.EndpointName, addr netip.Addr) string {
+	networks := p.networks.Load()
+	if networks == nil || (*networks)[endpoint] == "" {
+		return ""
+	}
+	_, expired, _ := p.Names((*networks)[endpoint], addr) // an event says less after an error
+	return strings.Join(expired, " ")
 }

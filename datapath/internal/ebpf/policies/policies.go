@@ -10,6 +10,7 @@ import (
 	"iter"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -22,7 +23,7 @@ import (
 // Options is what Policies need of the rest of the data plane.
 type Options struct {
 	Tables    *kernel.Tables
-	Maps      map[string]*ebpf.Map // of ll_image_…
+	Maps      map[string]*ebpf.Map // of the data plane
 	NameGrace time.Duration        // new connections may use an address of a name this long after its TTL
 	// Raise causes the connections of ports to be evaluated again.
 	Raise func(ports []kernel.PolicyPortID) error
@@ -64,6 +65,9 @@ type Policies struct {
 	portOf    map[string]kernel.PolicyPortID // of Endpoints
 	ledger    *ledger
 	domains   *names
+	networks  atomic.Pointer[map[datapath.EndpointName]string] // in which Endpoints learn names
+	sweeper   *ebpf.Program                                    // nil: not needed yet
+	swept     time.Time
 	inForce   *policy.State // nil: none, or an earlier run's
 	compiled  *compiled     // adopted, for Verdict; nil: not needed yet
 }
@@ -281,6 +285,13 @@ func (p *Policies) note(c *policy.Change) {
 	for _, name := range c.LostNames {
 		delete(p.subjects, name)
 	}
+	networks := make(map[datapath.EndpointName]string)
+	for _, s := range p.subjects {
+		if s.Network != "" {
+			networks[datapath.EndpointName(s.Endpoint)] = s.Network
+		}
+	}
+	p.networks.Store(&networks)
 }
 
 // publish makes a word take effect.

@@ -42,7 +42,10 @@ type Builder struct {
 }
 
 // entitySource is what an Entity is made from: an Entity, an Endpoint, or both.
-type entitySource struct{ entity, endpoint *state.Object }
+type entitySource struct {
+	entity, endpoint *state.Object
+	network          string // of the Endpoint, if it has resolvers
+}
 
 // isUnknown reports whether the source is an Endpoint without the Entity that its network requires.
 func (f entitySource) isUnknown() bool {
@@ -111,6 +114,7 @@ func (b *Builder) Build(s *state.Snapshot, g Groups, isAttached func(endpoint st
 		Namespaces: make(map[string]*policy.Namespace, counts[state.KindNamespace]),
 		Policies:   make(map[string]*policy.Policy, counts[state.KindPolicy]),
 	}
+	next.Resolvers = resolversIn(s)
 	b.buildEntities(s, next)
 	leaving = b.keepAttached(s, next, isAttached)
 	for o := range s.After(state.KindNamespace, "") {
@@ -168,6 +172,23 @@ func same[V any](before, now *V) *V {
 		return before
 	}
 	return now
+}
+
+// resolversIn returns the resolvers of all networks.
+func resolversIn(s *state.Snapshot) map[string][]netip.Addr {
+	all := make(map[string][]netip.Addr)
+	add := func(o *state.Object, resolvers []netip.Addr) {
+		if len(resolvers) > 0 {
+			all[o.Key.String()] = resolvers
+		}
+	}
+	for _, o := range s.PodNetworks() {
+		add(o, o.Value.(*state.PodNetwork).Resolvers)
+	}
+	for o := range s.After(state.KindBridge, "") {
+		add(o, o.Value.(*state.Bridge).Resolvers)
+	}
+	return all
 }
 
 // localName is the name in the state of an Entity that is an Endpoint, remoteName of any other. The
@@ -237,7 +258,8 @@ func (refs entityRefs) source(endpoint *state.Object) entitySource {
 	if o == nil && len(v.Labels) == 0 && !refs.of.RequiresEntity(v) {
 		return entitySource{}
 	}
-	return entitySource{o, endpoint}
+	network, _ := refs.of.ResolversOf(v)
+	return entitySource{o, endpoint, network}
 }
 
 // newEntity makes a value of the state.
@@ -260,7 +282,7 @@ func newEntity(name string, from entitySource) *policy.Entity {
 	case from.entity == nil:
 		e.Namespace, e.Labels = v.Namespace, v.Labels
 	}
-	e.Endpoint, e.Addrs = from.endpoint.Name, v.Addresses
+	e.Endpoint, e.Addrs, e.Network = from.endpoint.Name, v.Addresses, from.network
 	// The source guard permits this address too.
 	if local := datapath.LinkLocal(v.MAC); !slices.Contains(e.Addrs, local) {
 		e.Addrs = append(slices.Clone(e.Addrs), local)
