@@ -393,6 +393,9 @@ spec:
         - {set: nodes}
       ports:                  # of the peer
         - {protocol: tcp, port: 22}
+    - action: allow
+      to:                     # addresses that resolvers return for names: only to allow
+        - names: [db.example.org, "*.example.net"] # *. in front: all names below it
 ---
 kind: Policy
 name: monitors

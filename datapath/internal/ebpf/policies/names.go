@@ -266,6 +266,17 @@ func (p *Policies) Names(network string, addr netip.Addr) (usable, expired []str
 	return usable, expired, nil
 }
 
+// noteNetworks records in which networks the Endpoints of a state in force learn names.
+func (p *Policies) noteNetworks(s *policy.State) {
+	networks := make(map[datapath.EndpointName]string)
+	for _, e := range s.Entities {
+		if e.Network != "" {
+			networks[datapath.EndpointName(e.Endpoint)] = e.Network
+		}
+	}
+	p.networks.Store(&networks)
+}
+
 // formerNames returns the names to which the destination of a packet of an Endpoint, which policies have
 // denied, has belonged.
 func (p *Policies) formerNames(endpoint datapath.EndpointName, addr netip.Addr) string {

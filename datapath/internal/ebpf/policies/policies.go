@@ -176,6 +176,7 @@ func (p *Policies) apply(s *policy.State) error {
 		p.Released(change.Released)
 	}
 	p.current, p.adopted, p.inForce, p.compiled = s, nil, s, nil
+	p.noteNetworks(s)
 	if isFirst {
 		p.ledger.addNames(change.Policies)
 	}
@@ -285,13 +286,6 @@ func (p *Policies) note(c *policy.Change) {
 	for _, name := range c.LostNames {
 		delete(p.subjects, name)
 	}
-	networks := make(map[datapath.EndpointName]string)
-	for _, s := range p.subjects {
-		if s.Network != "" {
-			networks[datapath.EndpointName(s.Endpoint)] = s.Network
-		}
-	}
-	p.networks.Store(&networks)
 }
 
 // publish makes a word take effect.

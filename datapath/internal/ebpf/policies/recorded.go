@@ -132,6 +132,7 @@ func (p *Policies) findsInForce(s *policy.State) (bool, error) {
 		}
 	}
 	p.adopted, p.inForce, p.compiled = s, s, nil
+	p.noteNetworks(s)
 	return true, nil
 }
 
