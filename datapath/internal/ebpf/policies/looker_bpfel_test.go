@@ -65,6 +65,7 @@ const (
 	lookerMapLlCtSize           = "ll_ct_size"
 	lookerMapLlDevice           = "ll_device"
 	lookerMapLlDivert           = "ll_divert"
+	lookerMapLlDnsWork          = "ll_dns_work"
 	lookerMapLlDrops            = "ll_drops"
 	lookerMapLlEpoch            = "ll_epoch"
 	lookerMapLlFragment         = "ll_fragment"
@@ -133,11 +134,17 @@ const (
 	lookerMapLlVerdicts         = "ll_verdicts"
 	lookerMapLlWork             = "ll_work"
 	lookerMapTestQueries        = "test_queries"
+	lookerProgTestNames         = "test_names"
 	lookerProgTestPolicy        = "test_policy"
 	lookerVarConfigBuild        = "config_build"
 	lookerVarConfigConfirmTicks = "config_confirm_ticks"
+	lookerVarConfigCtBlocks     = "config_ct_blocks"
+	lookerVarConfigCtHash       = "config_ct_hash"
+	lookerVarConfigCtIdle       = "config_ct_idle"
+	lookerVarConfigCtLimit      = "config_ct_limit"
 	lookerVarConfigNetns        = "config_netns"
 	lookerVarConfigShadow       = "config_shadow"
+	lookerVarTableSize          = "table_size"
 )
 
 // loadLooker returns the embedded CollectionSpec for looker.
@@ -182,6 +189,7 @@ type lookerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lookerProgramSpecs struct {
+	TestNames  *ebpf.ProgramSpec `ebpf:"test_names"`
 	TestPolicy *ebpf.ProgramSpec `ebpf:"test_policy"`
 }
 
@@ -203,6 +211,7 @@ type lookerMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsWork        *ebpf.MapSpec `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -279,8 +288,13 @@ type lookerMapSpecs struct {
 type lookerVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // lookerObjects contains all objects after they have been loaded into the kernel.
@@ -317,6 +331,7 @@ type lookerMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsWork        *ebpf.Map `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -403,6 +418,7 @@ func (m *lookerMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsWork,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -480,19 +496,26 @@ func (m *lookerMaps) Close() error {
 type lookerVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // lookerPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadLookerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lookerPrograms struct {
+	TestNames  *ebpf.Program `ebpf:"test_names"`
 	TestPolicy *ebpf.Program `ebpf:"test_policy"`
 }
 
 func (p *lookerPrograms) Close() error {
 	return _LookerClose(
+		p.TestNames,
 		p.TestPolicy,
 	)
 }

@@ -2,7 +2,7 @@
 
 package policies
 
-//go:generate go tool bpf2go -cc clang-19 -go-package policies -target bpfel -tags linux -no-global-types -type test_query -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" looker ../../../../ebpf-src/policy_test.bpf.c
+//go:generate go tool bpf2go -cc clang-19 -go-package policies -target bpfel -tags linux -no-global-types -type test_query -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" looker ../../../../ebpf-src/policy_test.bpf.c
 
 import (
 	"context"
@@ -44,6 +44,7 @@ type looker struct {
 	released []netip.Addr // addresses whose connections are to end
 	domains  *names
 	learned  map[uint32]bool // numbers of names whose addresses are inserted
+	all      map[string]*ebpf.Program
 }
 
 func newLooker(t testing.TB) *looker {
@@ -65,7 +66,7 @@ func newLooker(t testing.TB) *looker {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false, nil, nil, nil, map[uint32]bool{}}
+	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false, nil, nil, nil, map[uint32]bool{}, c.Programs}
 }
 
 // adopt returns policies that take over the maps.

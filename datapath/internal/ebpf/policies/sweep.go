@@ -5,6 +5,7 @@ package policies
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -69,10 +70,12 @@ func loadSweeper(maps map[string]*ebpf.Map) (*ebpf.Program, error) {
 	replace := make(map[string]*ebpf.Map)
 	for name, m := range s.Maps {
 		m.Pinning = ebpf.PinNone
-		switch shared := kernel.SharedMap(maps, name); {
-		case !uses(s.Programs[kernel.NamesProgLlNamesSweep], name) && name != ".rodata":
+		if !strings.HasPrefix(name, "ll_") {
+			continue // constants
+		}
+		if !uses(s.Programs[kernel.NamesProgLlNamesSweep], name) {
 			delete(s.Maps, name)
-		case shared != nil:
+		} else if shared := kernel.SharedMap(maps, name); shared != nil {
 			replace[name], m.MaxEntries = shared, shared.MaxEntries()
 		}
 	}
