@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help policy cut hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure matrix deb check-deb
+.PHONY: help policy policy-full cut hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -35,11 +35,19 @@ test: setup ## set up what the tests need and run every tier (root)
 	$(GO) vet ./...
 	$(GO) test -count=1 -timeout 60m ./... # slow machines; go does not know that the end-to-end tests build the programs
 
+LOCKED ?= ./tests/e2e ./tests/cni ./tests/security ./tests/endure ./datapath/internal/ebpf
+
+locks: setup ## tests with mutexes that record their order: fails if two are locked in opposite orders, even if nothing hung; LOCKED="./tests/cni -run TestMove" selects (root; downloads, 50 minutes)
+	$(GO) run ./tools/locks -count=1 -timeout 60m -p 1 $(LOCKED)
+
 matrix: setup ## connections between all pods (twenty on each of three nodes), nodes and an outside machine, over each kind of tunnel, and a pod that moves (root; changes the size of neighbour tables temporarily)
 	LOXILIGHT_PODS=20 $(GO) test -count=1 -timeout 60m -v -run "TestMatrix|TestMove" ./tests/cni
 
 routes: setup ## 100,000 changes of routes beside 1,000 connections, which stay on the fast path (root)
 	LOXILIGHT_ROUTES=1 $(GO) test -count=1 -timeout 10m -v -run TestRoutesElsewhere ./datapath/internal/ebpf
+
+policy-full: setup ## Policies for which the data plane has no room: only their subjects are isolated (root; some minutes)
+	LOXILIGHT_POLICIES=1 $(GO) test ./tests/e2e -run 'TestPolicyDoesNotFit$$' -count=1 -timeout 20m -v
 
 cut: setup ## changes of network policies under running connections, five times each: no forbidden packet passes, no other is lost (root)
 	LOXILIGHT_CUTS=5 $(GO) test ./tests/cni -run 'TestCut$$' -count=1 -timeout 20m -v

@@ -151,6 +151,7 @@ var mayImport = map[string][]string{
 
 	"tools/chart":          {},
 	"tools/image":          {},
+	"tools/locks":          {},
 	"tools/image/make":     {"tools/image"},
 	"internal/testdaemon":  {"api", "api/client", "internal/testnet"},
 	"internal/testkube":    {},

@@ -82,6 +82,14 @@ type RuleTable[V any] interface {
 	Rules() []string
 }
 
+// PolicyTable is the table of network policies.
+type PolicyTable interface {
+	Table[SetName, *policy.State]
+	// Fits returns the error, if any, with which the data plane would refuse a state because of its
+	// size. It changes nothing, and takes as long as a compilation.
+	Fits(s *policy.State) error
+}
+
 // ServiceTable is the table of services.
 type ServiceTable interface {
 	Table[ServiceName, Service]
@@ -111,9 +119,9 @@ type DataPlane interface {
 	// not exist.
 	Mirrors() Table[MirrorName, Mirror]
 	// Policies has at most one row, whose key is [NodeSet]. Its Entities name rows of Endpoints,
-	// which need not exist yet: policies apply to an endpoint from its first packet. If one policy
-	// is at fault, Update returns a [*RuleError] with its name.
-	Policies() Table[SetName, *policy.State]
+	// which need not exist yet: policies apply to an endpoint from its first packet. If they
+	// are too large together, Update returns an error that wraps [ErrCapacity].
+	Policies() PolicyTable
 	Connections() Connections
 	Telemetry() Telemetry
 	// Maintain does one bounded piece of maintenance: expiry of connections, refresh of neighbours

@@ -131,7 +131,7 @@ const (
 // Cost is the number of table entries that an object uses. Rules counts firewall and NAT rules
 // together.
 type Cost struct {
-	Frontends, Backends, Ranges, Rules, Prefixes int
+	Frontends, Backends, Ranges, Rules, Prefixes, Entities int
 
 	FirewallRules, NATs int // included in Rules
 }
@@ -140,7 +140,8 @@ type Cost struct {
 func (c Cost) Add(d Cost) Cost {
 	return Cost{
 		c.Frontends + d.Frontends, c.Backends + d.Backends, c.Ranges + d.Ranges,
-		c.Rules + d.Rules, c.Prefixes + d.Prefixes, c.FirewallRules + d.FirewallRules, c.NATs + d.NATs,
+		c.Rules + d.Rules, c.Prefixes + d.Prefixes, c.Entities + d.Entities,
+		c.FirewallRules + d.FirewallRules, c.NATs + d.NATs,
 	}
 }
 
@@ -148,7 +149,8 @@ func (c Cost) Add(d Cost) Cost {
 func (c Cost) Sub(d Cost) Cost {
 	return Cost{
 		c.Frontends - d.Frontends, c.Backends - d.Backends, c.Ranges - d.Ranges,
-		c.Rules - d.Rules, c.Prefixes - d.Prefixes, c.FirewallRules - d.FirewallRules, c.NATs - d.NATs,
+		c.Rules - d.Rules, c.Prefixes - d.Prefixes, c.Entities - d.Entities,
+		c.FirewallRules - d.FirewallRules, c.NATs - d.NATs,
 	}
 }
 

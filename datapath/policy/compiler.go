@@ -28,8 +28,9 @@ type Compiler struct {
 	newTables, lostTables   []TableID
 	newClasses, lostClasses []Class
 	newNames                bool
-	before                  map[netip.Addr]Class // of addresses that Entities had, if it changes
-	moved                   map[[2]Class]bool    // addresses have moved from the first class to the second
+	before                  map[netip.Addr]Class   // of addresses that Entities had, if it changes
+	moved                   map[[2]Class]bool      // addresses have moved from the first class to the second
+	cellKeys                map[[2]Verdicts]string // see cellKey
 }
 
 // subject is an Endpoint of this node, with what its tables depend on.
@@ -69,7 +70,7 @@ func (c *Compiler) Apply(next *State) *Change {
 		Addrs: make(map[netip.Addr]Address), Subjects: make(map[string]Subject), Concerned: make(map[string]bool),
 	}
 	c.newTables, c.lostTables, c.newClasses, c.lostClasses, c.newNames = nil, nil, nil, nil, false
-	c.before, c.moved = make(map[netip.Addr]Class), make(map[[2]Class]bool)
+	c.before, c.moved, c.cellKeys = make(map[netip.Addr]Class), make(map[[2]Class]bool), make(map[[2]Verdicts]string)
 	known := len(c.terms.all)
 	d := differencesOf(before, next)
 	c.change.Policies = d.policies

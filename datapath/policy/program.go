@@ -42,7 +42,7 @@ type compiledRule struct {
 	anyone bool // every peer
 	terms  []int
 	every  bool // every protocol
-	spans  []span
+	spans  spans
 	names  []Port // of the peer
 	// domains are the names of peers. In the rules for a class: the rule matches only peers with these
 	// names.
@@ -53,6 +53,33 @@ type compiledRule struct {
 type span struct {
 	protocol    Protocol
 	first, last uint16
+}
+
+// spans are sorted by protocol and first port, and do not overlap.
+type spans []span
+
+// merged returns spans that contain the same ports as a list in any order.
+func merged(list []span) (all spans) {
+	slices.SortFunc(list, func(a, b span) int { return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.first, b.first)) })
+	for _, s := range list {
+		if n := len(all) - 1; n >= 0 && all[n].protocol == s.protocol && int(s.first) <= int(all[n].last)+1 {
+			all[n].last = max(all[n].last, s.last)
+			continue
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
+// has reports whether spans contain a port of a protocol.
+func (l spans) has(protocol Protocol, port uint16) bool {
+	at, exact := slices.BinarySearchFunc(l, span{protocol, port, 0}, func(a, b span) int {
+		return cmp.Or(cmp.Compare(a.protocol, b.protocol), cmp.Compare(a.first, b.first))
+	})
+	if exact {
+		return true
+	}
+	return at > 0 && l[at-1].protocol == protocol && port <= l[at-1].last
 }
 
 // appliedTo selects the policies that apply to an Entity, in the order in which they are evaluated.
@@ -176,6 +203,7 @@ func (c *Compiler) compile(applied []*Policy, e *Entity, d Direction) *program {
 					}
 				}
 			}
+			compiled.spans = merged(compiled.spans)
 			rules.rules = append(rules.rules, compiled)
 		}
 		last := &p.tiers[len(p.tiers)-1]
@@ -244,9 +272,12 @@ func (p *program) rulesFor(info *classInfo) tierList {
 				case len(r.domains) == 0 || info.node:
 					continue
 				}
-				r.spans = slices.Clip(r.spans)
-				for _, name := range r.names {
-					r.spans = append(r.spans, spansOf(name, info.ports)...)
+				if len(r.names) > 0 {
+					r.spans = slices.Clone(r.spans)
+					for _, name := range r.names {
+						r.spans = append(r.spans, spansOf(name, info.ports)...)
+					}
+					r.spans = merged(r.spans)
 				}
 				policy.rules = append(policy.rules, r)
 			}
@@ -255,6 +286,16 @@ func (p *program) rulesFor(info *classInfo) tierList {
 		list = append(list, tierRules{t.tier, t.direction, policies})
 	}
 	return list
+}
+
+// differ reports whether a policy is staged, so that verdicts as if it were in force may differ, and
+// whether a tier never shuts out the subject itself.
+func (l tierList) differ() (isStaged, exemptsSelf bool) {
+	for _, t := range l {
+		exemptsSelf = exemptsSelf || t.tier.Always.Self
+		isStaged = isStaged || slices.ContainsFunc(t.policies, func(p policyRules) bool { return p.policy.Staged })
+	}
+	return isStaged, exemptsSelf
 }
 
 // boundaries returns the ports of a protocol at which the verdict may change, sorted, beginning with
@@ -300,7 +341,7 @@ func (t *tierRules) decide(protocol Protocol, port uint16, staged bool, named fu
 		}
 		for i := range p.rules {
 			r := &p.rules[i]
-			if !r.every && !slices.ContainsFunc(r.spans, func(s span) bool { return s.protocol == protocol && s.first <= port && port <= s.last }) {
+			if !r.every && !r.spans.has(protocol, port) {
 				continue
 			}
 			is := Verdict{r.action, t.tier.Name, p.policy.Name, t.direction, r.index}

@@ -143,10 +143,11 @@ func (r *Row) key() string {
 // row takes the row of a class in the table of a program.
 func (c *Compiler) row(p *program, info *classInfo) RowID {
 	rules := p.rulesFor(info)
+	isStaged, exemptsSelf := rules.differ()
 	var r Row
 	var cells []int
 	cell := func(protocol Protocol, port uint16) CellID {
-		v := rules.cell(info, protocol, port)
+		v := rules.cell(info, protocol, port, isStaged, exemptsSelf)
 		id, isNew := c.cells.take(c.cellKey(&v), v)
 		if cells = append(cells, id); isNew {
 			c.change.Cells[CellID(id)] = v
@@ -176,18 +177,35 @@ func (c *Compiler) row(p *program, info *classInfo) RowID {
 	return RowID(id)
 }
 
-// cell returns the cell of a protocol and port, for the peers of a class.
-func (l tierList) cell(info *classInfo, protocol Protocol, port uint16) (v Cell) {
-	named := make(map[int]*NameRule) // by their places
-	for of, to := range []*Verdicts{&v.Others, &v.Self} {
-		for staged, to := range []*Verdict{&to.Enforced, &to.Staged} {
-			*to = l.decide(info, of == 1, protocol, port, staged == 1, func(r *compiledRule, is Verdict) {
-				if named[r.place] == nil {
-					named[r.place] = &NameRule{Names: r.domains, Verdict: is}
-				}
-				named[r.place].Decides[of][staged] = true
-			})
+// cell returns the cell of a protocol and port, for the peers of a class; see differ.
+func (l tierList) cell(info *classInfo, protocol Protocol, port uint16, isStaged, exemptsSelf bool) (v Cell) {
+	var named map[int]*NameRule // by their places
+	decide := func(of, staged int) Verdict {
+		return l.decide(info, of == 1, protocol, port, staged == 1, func(r *compiledRule, is Verdict) {
+			if named == nil {
+				named = make(map[int]*NameRule)
+			}
+			if named[r.place] == nil {
+				named[r.place] = &NameRule{Names: r.domains, Verdict: is}
+			}
+			decides := &named[r.place].Decides
+			decides[of][staged] = true
+			decides[of][1] = decides[of][1] || !isStaged
+			if !exemptsSelf {
+				decides[1] = decides[0]
+			}
+		})
+	}
+	verdicts := func(of int) (v Verdicts) {
+		v.Enforced = decide(of, 0)
+		if v.Staged = v.Enforced; isStaged {
+			v.Staged = decide(of, 1)
 		}
+		return v
+	}
+	v.Others = verdicts(0)
+	if v.Self = v.Others; exemptsSelf {
+		v.Self = verdicts(1)
 	}
 	for _, place := range slices.Sorted(maps.Keys(named)) {
 		v.Names = append(v.Names, *named[place])
@@ -198,6 +216,19 @@ func (l tierList) cell(info *classInfo, protocol Protocol, port uint16) (v Cell)
 // cellKey returns a text that is the same for cells with the same verdicts of the same rules, which are
 // counted and logged likewise. After a change, another rule may have the same place in its policy.
 func (c *Compiler) cellKey(v *Cell) string {
+	if len(v.Names) > 0 {
+		return c.newCellKey(v)
+	}
+	verdicts := [2]Verdicts{v.Others, v.Self}
+	key, known := c.cellKeys[verdicts]
+	if !known {
+		key = c.newCellKey(v)
+		c.cellKeys[verdicts] = key
+	}
+	return key
+}
+
+func (c *Compiler) newCellKey(v *Cell) string {
 	key := fmt.Appendf(nil, "%#v", *v) // quotes the names
 	all := []Verdict{v.Others.Enforced, v.Others.Staged, v.Self.Enforced, v.Self.Staged}
 	for i := range v.Names {

@@ -32,7 +32,6 @@ import (
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/rules"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/snat"
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/watch"
-	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 // DataPlane is the data plane in this node's kernel. It is safe for concurrent use to the extent
@@ -324,7 +323,7 @@ func (d *DataPlane) NAT() datapath.RuleTable[datapath.NATSet] {
 }
 
 // Policies implements [datapath.DataPlane].
-func (d *DataPlane) Policies() datapath.Table[datapath.SetName, *policy.State] { return d.policies }
+func (d *DataPlane) Policies() datapath.PolicyTable { return d.policies }
 
 // Tunnels implements [datapath.DataPlane].
 func (d *DataPlane) Tunnels() datapath.Table[datapath.TunnelName, datapath.Tunnel] {

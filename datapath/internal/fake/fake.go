@@ -57,6 +57,7 @@ type DataPlane struct {
 	peers     *table[datapath.PeerName, datapath.Peer]
 	mirrors   *table[datapath.MirrorName, datapath.Mirror]
 	policies  *table[datapath.SetName, *policy.State]
+	mostRules int // of policies; 0: no limit
 
 	faults *faults
 

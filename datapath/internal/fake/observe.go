@@ -236,7 +236,6 @@ func (t *telemetry) Usage(context.Context) (map[string]datapath.Usage, error) {
 		"connections IPv4": {Size: uint64(t.tables.Connections)},
 		"connections IPv6": {Size: uint64(t.tables.Connections)},
 		"affinity":         {Size: uint64(t.tables.Affinity)},
-		"entities":         {Size: uint64(t.tables.Entities)},
 	}
 	for i := range t.connections {
 		table := "connections IPv4"

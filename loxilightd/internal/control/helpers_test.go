@@ -61,7 +61,7 @@ func (p *fakePlane) Devices(bool) map[string]datapath.Device { return nil }
 func (p *fakePlane) PolicyNames(string, netip.Addr) (usable, former []string, err error) {
 	return p.usableNames, p.formerNames, nil
 }
-func (p *fakePlane) Announces(netip.Addr) bool               { return true }
+func (p *fakePlane) Announces(netip.Addr) bool { return true }
 
 func (p *fakePlane) Forwarding(bool) datapath.Forwarding {
 	return datapath.Forwarding{IPv4: true, IPv6: true}

@@ -84,6 +84,7 @@ func (s *Server) withRules(usage map[string]datapath.Usage, cost datapath.Cost) 
 	t := s.Store.Tables()
 	all["rules"] = datapath.Usage{Used: uint64(cost.Rules), Size: uint64(t.Rules)}
 	all["prefixes"] = datapath.Usage{Used: uint64(cost.Prefixes), Size: uint64(t.Prefixes)}
+	all["entities"] = datapath.Usage{Used: uint64(cost.Entities), Size: uint64(t.Entities)}
 	return all
 }
 

@@ -27,6 +27,9 @@ type policySet struct {
 	n       *Node
 	builder *policies.Builder // used by follow only
 
+	fits     datapath.PolicyTable
+	isolator policies.Isolator // used by Update only
+
 	// released is closed when the row of an earlier run may be replaced: see MarkInitialized.
 	released chan struct{}
 	until    time.Time
@@ -39,10 +42,10 @@ type policySet struct {
 	leaving  bool    // it contains Endpoints that have been deleted
 	// inForce is the snapshot as of which the row is in force; nil: unknown.
 	inForce *state.Snapshot
-	since   *comparison   // between inForce and snapshot; nil: not computed
-	written *policy.State // in the table, as of the last update that succeeded; nil: none
-	adopted bool          // the row of an earlier run is in the table
-	faults  map[state.Key]string
+	since   *comparison                   // between inForce and snapshot; nil: not computed
+	written *policy.State                 // in the table, as of the last update that succeeded; nil: none
+	unfit   *policies.Unfit               // what of it is not as desired; nil: nothing
+	adopted bool                          // the row of an earlier run is in the table
 	broken  uint64                        // how often another program has changed the row
 	changed map[state.Key]bool            // objects that changed since the last report, or are reported as not in force
 	missing state.Key                     // an undecodable object because of which the row is kept; zero: none
@@ -77,7 +80,7 @@ func (g policyGroups) Lack(of, missing state.Key, effect string) {
 
 func newPolicySet(n *Node) *policySet {
 	r := &policySet{
-		Table: n.opts.Plane.Policies(), n: n, released: make(chan struct{}), until: n.opts.PruneNotBefore,
+		Table: n.opts.Plane.Policies(), fits: n.opts.Plane.Policies(), n: n, released: make(chan struct{}), until: n.opts.PruneNotBefore,
 		builder: policies.NewBuilder(n.failsafe.Load), desired: &policy.State{}, groups: &groups{},
 		changed: map[state.Key]bool{}, applied: map[string]policies.Endpoints{}, reported: map[state.Key]reported{},
 	}
@@ -203,22 +206,47 @@ func (r *policySet) IsSettled() bool {
 	return r.Reconciler.IsSettled() && !r.isFrozen() && !r.isKept() && len(r.groups.omitted) == 0
 }
 
-// Update updates the table, and records which objects have caused an error.
+// Update updates the table, and records which Policies are not in force as desired.
 func (r *policySet) Update(ctx context.Context, key datapath.SetName, s *policy.State) error {
-	err := r.Table.Update(ctx, key, s)
-	faults := map[state.Key]string{}
-	var fault *datapath.RuleError
-	for _, one := range causesOf(err) {
-		if errors.As(one, &fault) {
-			faults[state.Key{Kind: state.KindPolicy, Name: fault.Rule}] = fault.Err.Error()
-		}
-	}
+	is, left, err := r.update(ctx, key, s)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.faults = faults; err == nil {
-		r.written, r.adopted = s, false
+	if err != nil {
+		return err // the previous state stays in force
 	}
-	return err
+	if r.written, r.unfit, r.adopted = is, left, false; left != nil {
+		return left.Err()
+	}
+	return nil
+}
+
+// update puts a state in force: all of it, or all but the Policies in left.
+func (r *policySet) update(ctx context.Context, key datapath.SetName, s *policy.State) (is *policy.State, left *policies.Unfit, err error) {
+	r.mu.Lock()
+	left, before := r.unfit.Still(s), r.written
+	isDue := left == nil || r.unfit.IsDue(s)
+	r.mu.Unlock()
+	if isDue {
+		if left != nil {
+			err = r.fits.Fits(s) // an attempt that fails would take longer
+		}
+		if err == nil {
+			if err = r.Table.Update(ctx, key, s); errors.Is(err, datapath.ErrCapacity) {
+				err = r.Table.Update(ctx, key, s) // from nothing
+			}
+		}
+		if err == nil {
+			return s, nil, nil
+		}
+		if left = policies.FindUnfit(s, before, err, r.fits.Fits); left == nil {
+			return nil, nil, err
+		}
+	}
+	is = left.Isolate(&r.isolator, s)
+	if err := r.Table.Update(ctx, key, is); err != nil {
+		return nil, nil, errors.Join(left.Err(), err)
+	}
+	return is, left, nil
 }
 
 // Delete removes the row from the table.
@@ -226,7 +254,7 @@ func (r *policySet) Delete(ctx context.Context, key datapath.SetName) error {
 	err := r.Table.Delete(ctx, key)
 	if err == nil {
 		r.mu.Lock()
-		r.written, r.adopted = nil, false
+		r.written, r.unfit, r.adopted = nil, nil, false
 		r.mu.Unlock()
 	}
 	return err
@@ -262,7 +290,7 @@ func (r *policySet) Verify(ctx context.Context, key datapath.SetName) (bool, err
 // note records whether the desired row is in force after an attempt, and reports what changed.
 func (r *policySet) note() {
 	r.mu.Lock()
-	if s, ok := r.Status(datapath.NodeSet); ok && s.State == reconcile.Done {
+	if s, ok := r.Status(datapath.NodeSet); ok && s.State == reconcile.Done || r.unfit.IsIn(r.desired) {
 		r.inForce, r.since = r.snapshot, nil
 	}
 	r.mu.Unlock()

@@ -217,8 +217,8 @@ func TestPolicyRefused(t *testing.T) {
 	x.plane.Refuse("bad", errors.New("too many rows"))
 	x.put(appliedTo("bad", "app", "x"), remote("b", "10.9.0.2", app("db")))
 	x.status(state.KindPolicy, "bad", "too many rows")
-	x.status(state.KindEntity, "b", "not in force, because Policies take effect together and Policy/bad is faulty: too many rows")
-	x.status(state.KindPolicy, "db", "Policy/bad is faulty") // it allows b
+	x.status(state.KindEntity, "b", "too many rows")
+	x.status(state.KindPolicy, "db", "too many rows") // it allows b
 	x.status(state.KindPolicy, "web", "")
 	x.status(state.KindEntity, "a", "")
 	if x.plane.PolicyContent() != before {
@@ -340,5 +340,51 @@ func TestPoliciesAreKept(t *testing.T) {
 	site(other, plane).status(state.KindPolicy, "p", "")
 	if plane.PolicyContent().Policies["p"] == nil {
 		t.Error("the row was not replaced")
+	}
+}
+
+// TestPolicyDoesNotFit: of a Policy for which the data plane has no room, the subjects are isolated. All
+// other objects are in force, also those that change later, until there is room.
+func TestPolicyDoesNotFit(t *testing.T) {
+	x := newPolicySite(t)
+	x.put(appliedTo("web", "app", "web"), appliedTo("db", "app", "db"), remote("a", "10.9.0.1", app("web")))
+	x.state()
+	x.plane.LimitPolicyRules(10)
+	large := appliedTo("large", "app", "x")
+	v := large.Value.(*state.Policy)
+	for range 9 {
+		v.Rules[policy.Egress] = append(v.Rules[policy.Egress], policy.Rule{Action: policy.Deny})
+	}
+	staged := appliedTo("staged", "app", "y")
+	staged.Value.(*state.Policy).Staged = true
+	staged.Value.(*state.Policy).Rules = v.Rules
+	x.put(large, staged, remote("b", "10.9.0.2", app("db")))
+	x.status(state.KindPolicy, "large", "all ingress and egress of its subjects is denied, because it does not fit: ")
+	x.status(state.KindPolicy, "staged", "not evaluated, because it does not fit: ")
+	x.put(remote("c", "10.9.0.3", app("web")), appliedTo("small", "app", "y"))
+	for _, k := range []string{"Policy/web", "Policy/db", "Policy/small", "Entity/a", "Entity/b", "Entity/c", "Tier/main"} {
+		kind, name, _ := strings.Cut(k, "/")
+		x.status(kind, name, "")
+	}
+	x.status(state.KindPolicy, "large", "it does not fit")
+	s := x.plane.PolicyContent()
+	is := s.Policies["large"]
+	if is.Isolates != [2]bool{true, true} || len(is.Rules[policy.Egress]) > 0 || s.Tiers[0].Name != is.Tier || s.Policies["staged"] != nil || s.Policies["small"] == nil {
+		t.Errorf("in force: %+v in tiers %+v, %+v", is, s.Tiers[0], s.Policies)
+	}
+	if text := strings.Join(x.Problems(), "\n"); !strings.Contains(text, "2 Policies are not in force as desired; Policy/large: all ingress and egress") {
+		t.Errorf("problems: %s", text)
+	}
+	if x.Subjects("large") != 0 {
+		t.Error("subjects")
+	}
+	x.plane.LimitPolicyRules(20)
+	x.drop(state.Key{Kind: state.KindPolicy, Name: "web"})
+	x.status(state.KindPolicy, "large", "")
+	x.status(state.KindPolicy, "staged", "it does not fit")
+	x.drop(state.Key{Kind: state.KindPolicy, Name: "large"})
+	x.status(state.KindPolicy, "staged", "")
+	if s := x.state(); s.Policies["staged"] == nil || len(s.Tiers) != 1 {
+		t.Errorf("in force: %+v", s)
 	}
 }

@@ -48,7 +48,7 @@ func (r *policySet) isInForce(o *state.Object) bool {
 	if s, ok := r.Status(datapath.NodeSet); ok && s.State == reconcile.Done {
 		return true
 	}
-	if r.inForce == nil || r.groups.latest(o) > r.inForce.Revision {
+	if r.isUnfit(o) || r.inForce == nil || r.groups.latest(o) > r.inForce.Revision {
 		return false
 	}
 	v, ok := o.Value.(*state.Policy)
@@ -61,19 +61,19 @@ func (r *policySet) isInForce(o *state.Object) bool {
 	return !r.since.concernsPolicy(v)
 }
 
-// blamed returns the status of the row as the status of an object: the message is about the object
-// or names a faulty one. The caller holds r.mu.
+// isUnfit reports whether an object is a Policy for which there is no room. The caller holds r.mu.
+func (r *policySet) isUnfit(o *state.Object) bool {
+	return o.Kind == state.KindPolicy && r.unfit.IsIn(r.desired) && r.unfit.Has(o.Name)
+}
+
+// blamed returns the status of the row as the status of an object. The caller holds r.mu.
 func (r *policySet) blamed(o *state.Object) Status {
 	s, ok := r.Status(datapath.NodeSet)
 	if !ok {
 		return Status{State: reconcile.Pending, Message: "not applied yet"}
 	}
-	if s.Failures == 0 || len(r.faults) == 0 {
-		return s
-	}
-	if s.Message, ok = r.faults[o.Key]; !ok {
-		first := slices.MinFunc(slices.Collect(maps.Keys(r.faults)), func(a, b state.Key) int { return cmp.Compare(a.Name, b.Name) })
-		s.Message = fmt.Sprintf("not in force, because Policies take effect together and %s is faulty: %s", first, r.faults[first])
+	if r.isUnfit(o) {
+		s.Message = r.unfit.Text(o.Name)
 	}
 	return s
 }
@@ -105,6 +105,8 @@ func (r *policySet) trouble() string {
 		return r.waitsFor()
 	case r.isKept():
 		return r.keptText()
+	case ok && s.Failures > 0 && r.unfit.IsIn(r.desired):
+		return r.unfit.Problem()
 	case ok && s.Failures > 0:
 		return "changes of Policies are not in force, and the previous Policies stay in force: " + s.Message
 	}

@@ -67,7 +67,7 @@ type Endpoint struct {
 	UID       string // of the pod; empty: unknown
 }
 
-func (*Endpoint) cost() datapath.Cost { return datapath.Cost{} }
+func (e *Endpoint) cost() datapath.Cost { return datapath.Cost{Entities: 1 + len(e.Addresses)} } // 1: link-local
 
 func (e *Endpoint) claims(each func(claim, func() string)) {
 	each(claim{what: claimEndpoint, device: e.Device}, func() string { return "spec.device" })

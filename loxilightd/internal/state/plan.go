@@ -270,6 +270,7 @@ func (s *Store) checkCapacity(p *plan) error {
 		{"ranges", "spec.sourceRanges", func(c datapath.Cost) int { return c.Ranges }, s.tables.Ranges},
 		{"rules", "", func(c datapath.Cost) int { return c.Rules }, s.tables.Rules},
 		{"prefixes", "", func(c datapath.Cost) int { return c.Prefixes }, s.tables.Prefixes},
+		{"entities", "spec.addresses", func(c datapath.Cost) int { return c.Entities }, s.tables.Entities},
 	} {
 		before, after := t.of(p.base.cost), t.of(p.cost)
 		if after <= int(t.size) || after <= before {
@@ -294,8 +295,7 @@ func (p *plan) checkMost(what, do string, limit int, of func(datapath.Cost) int)
 }
 
 // culprit returns the first object whose growth, added to the growth by all objects before it,
-// exceeds the free space. excess is the number of entries by which the whole plan exceeds the free
-// space.
+// exceeds the free space, which the whole plan exceeds by excess entries.
 func (p *plan) culprit(of func(datapath.Cost) int, excess int) Key {
 	for _, o := range slices.Backward(p.puts) {
 		grown := of(o.Value.cost())

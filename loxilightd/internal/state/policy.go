@@ -60,7 +60,7 @@ func (s *Snapshot) EndpointsOf(r EndpointRef) (list []*Object) {
 	return list
 }
 
-func (*Entity) cost() datapath.Cost { return datapath.Cost{} }
+func (e *Entity) cost() datapath.Cost { return datapath.Cost{Entities: len(e.Addrs)} }
 
 func (e *Entity) claims(each func(claim, func() string)) {
 	for i, a := range e.Addrs {

@@ -231,3 +231,25 @@ func TestEntitiesToConfirm(t *testing.T) {
 		t.Error("the Entity exists after the rollback")
 	}
 }
+
+// TestEntitiesCount: the addresses of Entities and Endpoints count as entries of the table of
+// entities; objects of a full table can be exchanged.
+func TestEntitiesCount(t *testing.T) {
+	cfg := testConfig(t.TempDir())
+	cfg.Tables.Entities = 4
+	s, _ := open(t, cfg)
+	entity := func(name string, addrs ...string) *Object {
+		e := &Entity{}
+		for _, a := range addrs {
+			e.Addrs = append(e.Addrs, netip.MustParseAddr(a))
+		}
+		return &Object{Key: Key{KindEntity, name}, Value: e}
+	}
+	commit(t, s, &Transaction{Put: []*Object{entity("a", "10.0.0.1", "fd00::1"), entity("b", "10.0.0.2")}})
+	wantRefusal(t, s, &Transaction{Put: []*Object{entity("c", "10.0.0.3", "fd00::3")}}, Capacity, "Entity/c", "spec.addresses",
+		"table entities is full: 3 of 4 entries used, 5 with this change; delete something, or raise tables.entities in the configuration")
+	pod := &Endpoint{Endpoint: datapath.Endpoint{Device: "hs1", Addresses: []netip.Addr{netip.MustParseAddr("10.0.0.4")}}}
+	wantRefusal(t, s, &Transaction{Put: []*Object{{Key: Key{KindEndpoint, "e"}, Value: pod}}}, Capacity, "Endpoint/e", "spec.addresses", "3 of 4 entries used, 5 with this change")
+	commit(t, s, &Transaction{Put: []*Object{entity("c", "10.0.0.3")}})
+	commit(t, s, &Transaction{Put: []*Object{entity("c", "10.0.0.9")}})
+}

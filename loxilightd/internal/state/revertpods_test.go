@@ -159,7 +159,7 @@ func manyServices(t testing.TB, count, backends int) (list []*Object) {
 func waits(t testing.TB, count int, confirm time.Duration) (*Store, *Transaction) {
 	t.Helper()
 	cfg := testConfig(t.TempDir())
-	cfg.Tables = datapath.Tables{Services: 1 << 20, Backends: 1 << 20}
+	cfg.Tables = datapath.Tables{Services: 1 << 20, Backends: 1 << 20, Entities: 16}
 	s, _ := open(t, cfg)
 	commit(t, s, &Transaction{Put: append(manyServices(t, count, 1), podNetwork("pods", "10.7.0.0/16"), bridgeWith("lan", "10.8.0.1/24"))})
 	commit(t, s, &Transaction{Confirm: confirm, Put: manyServices(t, count*9/10, 2)})

@@ -23,7 +23,7 @@ import (
 type recordedPorts struct {
 	fakeNetns
 	log     []string
-	during  func() // nil, or called during every operation
+	during  func()                       // nil, or called during every operation
 	holders map[string]datapath.PortName // by "inSwitch ifindex"
 }
 

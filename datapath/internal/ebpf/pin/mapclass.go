@@ -37,8 +37,10 @@ var sizeClasses = map[string]sizeClass{
 	"ranges": {"ranges", func(t datapath.Tables) uint32 { return t.Ranges }, func(t datapath.Tables) uint32 {
 		return 2 * t.Ranges // old and new ranges exist together for a moment
 	}},
-	"rules":         byTable("rules", func(t datapath.Tables) uint32 { return t.Rules }),
-	"entities":      byTable("entities", func(t datapath.Tables) uint32 { return max(t.Entities, 1024) }),
+	"rules": byTable("rules", func(t datapath.Tables) uint32 { return t.Rules }),
+	"entities": {"entities", func(t datapath.Tables) uint32 { return t.Entities }, func(t datapath.Tables) uint32 {
+		return 2 * t.Entities // old and new addresses exist together for a moment
+	}},
 	"nats":          byRules(func(t datapath.Tables) uint32 { return 2 * t.MaxNATs() }),     // old and new NATs exist together for a moment
 	"natRules":      byRules(func(t datapath.Tables) uint32 { return max(t.Rules/4, 256) }), // both directions, old and new
 	"natPrefixes":   byRules(func(t datapath.Tables) uint32 { return max(t.Rules/8, 1024) }),

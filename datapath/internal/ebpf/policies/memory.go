@@ -38,7 +38,7 @@ const (
 // memory is the image that contains tables, rows, cells and tries, mapped. Blocks are never moved; a
 // full image is copied to a larger one.
 type memory struct {
-	outer map[string]*ebpf.Map     // the maps in sizes
+	outer map[string]*ebpf.Map     // the maps in sizes; nil: the image is in memory of the process, for no program
 	specs map[string]*ebpf.MapSpec // of images in them
 
 	set    kernel.RuleSet // its key in the outer map
@@ -71,6 +71,12 @@ func (m *memory) grow() error {
 		return fmt.Errorf("the tables of policies take more than %d MiB: %w", sizes[len(sizes)-1].bytes>>20, datapath.ErrCapacity)
 	}
 	size := sizes[m.number]
+	if m.outer == nil {
+		b := make([]byte, size.bytes)
+		copy(b, m.b)
+		m.number, m.b = m.number+1, b
+		return nil
+	}
 	inner, err := ebpf.NewMap(m.specs[size.name])
 	if err != nil {
 		return fmt.Errorf("no memory for the %d KiB of the tables of policies; allow more (MemoryMax of the unit counts maps), or use fewer policies: %w", size.bytes>>10, err)

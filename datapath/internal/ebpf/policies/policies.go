@@ -363,13 +363,6 @@ func (p *Policies) Delete(context.Context, datapath.SetName) error {
 	return p.SetInUse(false)
 }
 
-// Usage returns the number of addresses in the table of Entities, and its size.
-func (p *Policies) Usage() (used, size uint32) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return uint32(len(p.addrs)), p.Tables.PolicyAddr.MaxEntries()
-}
-
 // Keys implements [datapath.Table].
 func (p *Policies) Keys(context.Context) iter.Seq2[datapath.SetName, error] {
 	p.mu.Lock()

@@ -706,3 +706,68 @@ func TestStagedRulePasses(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 }
+
+// TestFits: what does not fit is refused with an error that says so, as Fits says before; the state
+// before stays in force, and a smaller state can follow.
+func TestFits(t *testing.T) {
+	all := sizes
+	sizes = sizes[:1]
+	t.Cleanup(func() { sizes = all })
+	l := newLooker(t)
+	l.gone = map[string]bool{}
+	ctx, p := context.Background(), l.adopt()
+	state := func(rules int) *policy.State {
+		s := &policy.State{
+			Entities: map[string]*policy.Entity{"e1": {
+				Name: "e1", Set: "pods", Endpoint: testpolicy.EndpointIf(true, "e1"), Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}},
+			Tiers:    []*policy.Tier{{Name: "t"}},
+			Policies: map[string]*policy.Policy{"p": {Name: "p", Tier: "t", AppliedTo: []policy.Selector{{Set: "pods"}}, Isolates: [2]bool{true, false}}},
+		}
+		p := s.Policies["p"]
+		for i := range rules {
+			p.Rules[policy.Ingress] = append(p.Rules[policy.Ingress], policy.Rule{
+				ID: fmt.Sprint(i), Action: policy.Allow, Ports: []policy.Port{{Protocol: policy.TCP, First: uint16(2 * i), Last: uint16(2 * i)}},
+				Peers: []policy.Peer{{Prefixes: []netip.Prefix{netip.PrefixFrom(netip.AddrFrom4([4]byte{11, byte(i >> 8), byte(i)}), 24)}}},
+			})
+		}
+		return s
+	}
+	small := state(3)
+	l.attach(p, small)
+	l.ok(p.Update(ctx, datapath.NodeSet, small))
+	allows := func(when string, port int, want policy.Action) {
+		t.Helper()
+		peer := netip.AddrFrom4([4]byte{11, 0, byte(port / 2), 7})
+		answers, _ := l.ask([]lookerTestQuery{l.query(small.Entities["e1"], policy.Ingress, policy.Traffic{Peer: peer, Protocol: policy.TCP, Port: uint16(port)})})
+		if is, _ := actions(&answers[0]); is != want {
+			t.Errorf("%s: port %d: %s, want %s", when, port, is, want)
+		}
+	}
+	fit, refused := 0, 0
+	for rules := 100; rules < 3000; rules = rules * 3 / 2 {
+		s := state(rules)
+		expected := p.Fits(s)
+		err := p.Update(ctx, datapath.NodeSet, s)
+		if err != nil {
+			err = p.Update(ctx, datapath.NodeSet, s) // from nothing
+		}
+		if (err == nil) != (expected == nil) || errors.Is(err, datapath.ErrCapacity) != (err != nil) {
+			t.Fatalf("%d rules: %v, although Fits said: %v", rules, err, expected)
+		}
+		if err == nil {
+			fit++
+			allows("a state that fits", 100, policy.Allow)
+			l.ok(p.Update(ctx, datapath.NodeSet, small))
+		} else {
+			refused++
+		}
+		allows("afterwards", 2, policy.Allow)
+		allows("afterwards", 100, policy.Deny)
+	}
+	if fit == 0 || refused == 0 {
+		t.Errorf("%d states fit, %d were refused", fit, refused)
+	}
+	l.ok(p.Update(ctx, datapath.NodeSet, state(50)))
+	allows("at last", 98, policy.Allow)
+	l.ok(p.Delete(ctx, datapath.NodeSet))
+}

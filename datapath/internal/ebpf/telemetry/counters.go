@@ -46,7 +46,6 @@ type Options struct {
 	}
 
 	Policies interface {
-		Usage() (used, size uint32)
 		Names(network string, a netip.Addr) (usable, former []string, err error)
 		Decisions(s *kernel.Sample) (decided, logged []datapath.PolicyDecision)
 		Counters(name string) (datapath.PolicyCounters, bool, error)

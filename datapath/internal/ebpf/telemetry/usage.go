@@ -19,9 +19,6 @@ const (
 	tableBlocks   = "natBlocks"
 )
 
-// tableEntities is the table of the addresses of Entities.
-const tableEntities = "entities"
-
 // Usage implements [datapath.Telemetry]. It returns how full the tables are, keyed by their names
 // in the configuration; connections have one table per address family. The numbers for connections
 // and NAT are as of the last sweep.
@@ -53,8 +50,6 @@ func (r *Reader) Usage(context.Context) (map[string]datapath.Usage, error) {
 	}
 	// The outer side always has at least as many entries as the inner side.
 	mappings, blocks := r.options.NATs.Entries()
-	used, size = r.options.Policies.Usage()
-	u[tableEntities] = datapath.Usage{Used: uint64(used), Size: uint64(size)}
 	u[tableMappings] = of(kernel.MapLlMappingOuter, mappings, 1)
 	u[tableBlocks] = of(kernel.MapLlBlockOwner, blocks, 1)
 	r.options.Services.Usage(u, r.options.Sizes)
