@@ -9,6 +9,7 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -55,7 +56,7 @@ func (w *world) ofNames(name string, s *state.Snapshot) condition {
 			continue
 		}
 		v := o.Value.(*state.Endpoint)
-		if network, _ := s.ResolversOf(v); network == "" {
+		if network, _ := policies.ResolversOf(s, v); network == "" {
 			return condition{quiet: true, message: fmt.Sprintf(
 				"names are not learnt for Endpoint/%s, because its network has no resolvers: set spec.resolvers of its PodNetwork or Bridge", endpoint)}
 		}

@@ -174,23 +174,6 @@ func same[V any](before, now *V) *V {
 	return now
 }
 
-// resolversIn returns the resolvers of all networks.
-func resolversIn(s *state.Snapshot) map[string][]netip.Addr {
-	all := make(map[string][]netip.Addr)
-	add := func(o *state.Object, resolvers []netip.Addr) {
-		if len(resolvers) > 0 {
-			all[o.Key.String()] = resolvers
-		}
-	}
-	for _, o := range s.PodNetworks() {
-		add(o, o.Value.(*state.PodNetwork).Resolvers)
-	}
-	for o := range s.After(state.KindBridge, "") {
-		add(o, o.Value.(*state.Bridge).Resolvers)
-	}
-	return all
-}
-
 // localName is the name in the state of an Entity that is an Endpoint, remoteName of any other. The
 // former does not depend on whether the Endpoint has an Entity object.
 func localName(endpoint string) string {
@@ -258,7 +241,7 @@ func (refs entityRefs) source(endpoint *state.Object) entitySource {
 	if o == nil && len(v.Labels) == 0 && !refs.of.RequiresEntity(v) {
 		return entitySource{}
 	}
-	network, _ := refs.of.ResolversOf(v)
+	network, _ := ResolversOf(refs.of, v)
 	return entitySource{o, endpoint, network}
 }
 
