@@ -227,16 +227,19 @@ func (r *policySet) update(ctx context.Context, key datapath.SetName, s *policy.
 	isDue := left == nil || r.unfit.IsDue(s)
 	r.mu.Unlock()
 	if isDue {
-		if left != nil {
-			err = r.fits.Fits(s) // an attempt that fails would take longer
-		}
-		if err == nil {
-			if err = r.Table.Update(ctx, key, s); errors.Is(err, datapath.ErrCapacity) {
-				err = r.Table.Update(ctx, key, s) // from nothing
+		if left == nil {
+			if err = r.Table.Update(ctx, key, s); err == nil {
+				return s, nil, nil
 			}
 		}
-		if err == nil {
-			return s, nil, nil
+		// Beside tables that are still in use, there is less room than for a new image.
+		if left != nil || errors.Is(err, datapath.ErrCapacity) {
+			if err = r.fits.Fits(s); err == nil {
+				err = r.Table.Update(ctx, key, s)
+			}
+			if err == nil {
+				return s, nil, nil
+			}
 		}
 		if left = policies.FindUnfit(s, before, err, r.fits.Fits); left == nil {
 			return nil, nil, err

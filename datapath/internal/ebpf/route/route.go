@@ -35,6 +35,9 @@ type Namespace struct {
 
 // Devices are the devices of a namespace, as last read from the kernel.
 type Devices interface {
+	// Forwarding returns what read returns, or has returned before if forwarding settings, routing rules
+	// and names of devices have not changed since.
+	Forwarding(read func() datapath.Forwarding) datapath.Forwarding
 	// ByName returns the device with a name, or nil.
 	ByName(name string) netlink.Link
 	// ByIndex returns the device with an index, or nil.
@@ -55,7 +58,9 @@ type Devices interface {
 
 // Forwarding returns whether the kernel forwards packets. If the state cannot be read, forwarding
 // is reported as on: a false warning would be worse than none.
-func (z Namespace) Forwarding() datapath.Forwarding {
+func (z Namespace) Forwarding() datapath.Forwarding { return z.Devices.Forwarding(z.readForwarding) }
+
+func (z Namespace) readForwarding() datapath.Forwarding {
 	f := datapath.Forwarding{IPv4: true, IPv6: true}
 	all4, off4, err4 := z.notForwarding(unix.AF_INET)
 	all6, off6, err6 := z.notForwarding(unix.AF_INET6)

@@ -38,6 +38,7 @@ type Devices struct {
 	tables    *kernel.Tables
 	done      chan struct{}
 	wg        sync.WaitGroup
+	settings  settings
 
 	mu         sync.Mutex
 	links      map[int]netlink.Link
@@ -152,6 +153,7 @@ func (v *Devices) refresh() {
 func (v *Devices) Scan() error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	defer v.settings.version.Add(1)
 	links, err := retry(v.namespace.Netlink.LinkList)
 	if err != nil {
 		return fmt.Errorf("list devices: %w", err)

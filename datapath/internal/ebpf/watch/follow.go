@@ -61,6 +61,7 @@ func (v *Devices) followPolicy() error {
 		return fmt.Errorf("watch routing rules: %w", err)
 	}
 	v.listen(s, "routing rules", v.Lost, func(messages []syscall.NetlinkMessage) {
+		v.settings.version.Add(1)
 		for i := range messages {
 			if v.forwardingOf(&messages[i]) {
 				v.reroute(netip.Prefix{})
@@ -149,6 +150,7 @@ func (v *Devices) unheard() {
 
 // Lost records that messages were lost; Maintain then reads the current state.
 func (v *Devices) Lost() {
+	v.settings.version.Add(1)
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.stale = true
