@@ -238,9 +238,10 @@ SIZED_BY("rules") CREATED_BY_DAEMON;
 MAP(ll_policy_rule, BPF_MAP_TYPE_HASH, __u32, struct policy_rule, 32768, BPF_F_NO_PREALLOC)
 SIZED_BY("rules") CREATED_BY_DAEMON;
 
-/* Names in network policies -> their numbers, and the counters of each number, twice as many as policies may
- * have, since old and new names exist together for a moment; and the DNS servers from
- * whose responses their addresses are learnt. Written by loxilightd; the counters are incremented here.
+/* Names in network policies -> their numbers, and the counters of each number, twice as many as
+ * policies may have, since old and new names exist together for a moment; and the DNS servers
+ * from whose responses their addresses are learnt. Written by loxilightd; the counters are
+ * incremented here.
  */
 MAP(ll_name, BPF_MAP_TYPE_HASH, struct name_text, struct name_ids, 8192, BPF_F_NO_PREALLOC)
 CREATED_BY_DAEMON;
@@ -249,8 +250,8 @@ CREATED_BY_DAEMON;
 MAP(ll_resolver, BPF_MAP_TYPE_HASH, struct resolver_key, struct resolver, 4096, BPF_F_NO_PREALLOC)
 CREATED_BY_DAEMON;
 
-/* Addresses of names. Inserted here; deleted by ll_names_sweep, which loxilightd runs, and here if there
- * is no room.
+/* Addresses of names. Inserted here; deleted by ll_names_sweep, which loxilightd runs, and here
+ * if there is no room.
  */
 MAP(ll_learned, BPF_MAP_TYPE_HASH, struct learned_key, struct learned, 100000, BPF_F_NO_PREALLOC);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* names.bpf.c - the programs for names in network policies: one on the egress hook of each Endpoint whose
- * network has resolvers, and one that loxilightd runs.
+/* names.bpf.c - the programs for names in network policies: ll_tc_names on the egress hook of each
+ * Endpoint whose network has resolvers, and ll_names_sweep, which loxilightd runs.
  */
 #include <stddef.h>
 #include <linux/bpf.h>

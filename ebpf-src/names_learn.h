@@ -14,7 +14,9 @@
 
 #define NS_PER_S 1000000000ULL
 
-/* Deletes an address that expired more than keep_ticks ago, or that belongs to a name of no policy. */
+/* Deletes an address that expired more than keep_ticks ago, or that belongs to a name of no
+ * policy.
+ */
 struct name_sweep {
 	__u32 now_tick;
 	__u32 keep_ticks;
@@ -35,8 +37,8 @@ static long name_sweep_step(void *map, struct learned_key *key, struct learned *
 	return 0;
 }
 
-/* Deletes all addresses that expired more than keep_ticks ago, or whose name is in no policy. A global function, so that the verifier
- * walks it once.
+/* Deletes all addresses that expired more than keep_ticks ago, or whose name is in no policy. A
+ * global function, so that the verifier walks it once.
  */
 __noinline int names_sweep(__u32 now_tick, __u32 keep_ticks)
 {
@@ -105,7 +107,8 @@ static long name_learn_step(__u32 i, void *unused)
 	return 0;
 }
 
-/* Learns the address at an offset of the message. A global function, so that the verifier walks it once.
+/* Learns the address at an offset of the message. A global function, so that the verifier walks
+ * it once.
  */
 __noinline int name_learn(__u32 at, __u32 type, __u32 ttl_s)
 {
@@ -129,8 +132,8 @@ __noinline int name_learn(__u32 at, __u32 type, __u32 ttl_s)
 	return 0;
 }
 
-/* Records that the name with hash owner is an alias for the name at an offset. Returns 0 if the record is
- * malformed.
+/* Records that the name with hash owner is an alias for the name at an offset. Returns 0 if the
+ * record is malformed.
  */
 static __always_inline int dns_alias(struct dns_work *w, __u64 owner, __u32 at, __u32 end,
 				     __u32 ttl_s)

@@ -85,7 +85,7 @@ struct policy_cell {
 /* In the number of a rule: its policy logs its decisions. */
 #define RULE_LOGGED 0x80000000
 
-/* A name in a rule that allows, before the rule that decides in the cell. The first one that has the
+/* A name in a rule that allows, before the rule that decides in the cell. The first that has the
  * address of the peer decides.
  */
 struct policy_name {

@@ -113,7 +113,7 @@ func (t *telemetry) PolicyCounters(_ context.Context, name string) (c datapath.P
 	return c, true, nil
 }
 
-// PolicyNames implements [datapath.Telemetry]. There are none, since no packets arrive.
+// PolicyNames implements [datapath.Telemetry]. No packets arrive from which to learn.
 func (t *telemetry) PolicyNames(string, netip.Addr) (usable, former []string, err error) {
 	return nil, nil, nil
 }

@@ -43,9 +43,9 @@ func newLearner(t testing.TB, patterns ...string) *learner {
 	return &learner{l, n, l.all["test_names"], networkNumber("net")}
 }
 
-// hear learns from a message, and returns the TTLs, in seconds, of the addresses that are learnt. It
+// message learns from a message, and returns the TTLs, in seconds, of the addresses that are learnt. It
 // forgets them afterwards.
-func (l *learner) hear(message []byte) map[learnedBy]uint32 {
+func (l *learner) message(message []byte) map[learnedBy]uint32 {
 	l.t.Helper()
 	var ctx [44]uint32 // struct __sk_buff
 	ctx[2] = l.network
@@ -146,7 +146,7 @@ func lower(b []byte) string {
 	return string(c)
 }
 
-// definition returns what is to be learnt from a message for patterns.
+// definition returns the addresses to be learnt from a message for patterns.
 func definition(b []byte, patterns map[string]uint32) map[learnedBy]uint32 {
 	none := map[learnedBy]uint32{}
 	if len(b) < 12 || binary.BigEndian.Uint16(b[2:])&0xf80f != 0x8000 || binary.BigEndian.Uint16(b[4:]) != 1 {
@@ -329,7 +329,7 @@ func TestNamesLearnt(t *testing.T) {
 	for i := range *messages {
 		m := w.message()
 		want := definition(m, l.names.numbers)
-		if got := l.hear(m); !maps.Equal(got, want) {
+		if got := l.message(m); !maps.Equal(got, want) {
 			t.Fatalf("message %d, %q: %v, want %v", i, m, got, want)
 		}
 		learnt += len(want)

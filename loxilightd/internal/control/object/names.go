@@ -58,7 +58,7 @@ func (p *policyParser) names(field string, s *api.PolicyPeer, d policy.Direction
 	case d != policy.Egress:
 		return peer, invalid(field+".names", "is only for egress rules, because names are learnt from DNS responses to the subject: use prefixes")
 	case action != policy.Allow:
-		return peer, invalid(field+".names", "is only for rules with action allow, because a name may have addresses that are not learnt: allow what is desired, and isolate egress")
+		return peer, invalid(field+".names", "is only for rules with action allow, because a name may have addresses that are not learnt: allow the desired peers, and isolate egress")
 	}
 	before := firstTwice[string](len(s.Names))
 	for i, text := range s.Names {

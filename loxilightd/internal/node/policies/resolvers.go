@@ -9,7 +9,7 @@ import (
 )
 
 // ResolversOf returns the network of an Endpoint, and the DNS servers from whose responses names are
-// learnt there. network is empty if there are none, or if it is ambiguous to which network the Endpoint
+// learnt there. network is empty without resolvers, or if it is ambiguous to which network the Endpoint
 // belongs.
 func ResolversOf(s *state.Snapshot, e *state.Endpoint) (network string, resolvers []netip.Addr) {
 	o := networkOf(s, e)
@@ -19,8 +19,8 @@ func ResolversOf(s *state.Snapshot, e *state.Endpoint) (network string, resolver
 	return o.Key.String(), resolversOf(o)
 }
 
-// networkOf returns the PodNetwork or Bridge of an Endpoint: the one that it names, otherwise the only
-// one. nil: there is none.
+// networkOf returns the PodNetwork or Bridge that an Endpoint names, otherwise the only PodNetwork or
+// Bridge of the node; nil: no such object exists.
 func networkOf(s *state.Snapshot, e *state.Endpoint) *state.Object {
 	for _, kind := range networkKinds {
 		if e.Network != "" {
