@@ -97,7 +97,7 @@ var mayImport = map[string][]string{
 	},
 	"loxilightd/internal/node/policies": {"datapath", "datapath/policy", "loxilightd/internal/state"},
 	"loxilightd/internal/node/condition": {"datapath/policy",
-		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/reconcile", "loxilightd/internal/state",
+		"internal/listing", "internal/tick", "datapath", "loxilightd/internal/health", "loxilightd/internal/node/policies", "loxilightd/internal/reconcile", "loxilightd/internal/state",
 	},
 	"loxilightd/internal/pods":      {"internal/dirwatch", "internal/listing", "internal/tick", "api", "datapath", "loxilightd/internal/ipam"},
 	"loxilightd/internal/reconcile": {"internal/tick", "datapath"},

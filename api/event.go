@@ -90,6 +90,9 @@ type DecidingRule struct {
 	Policy    string `json:"policy,omitempty"` // empty: the Endpoint has no Entity, and its network requires one
 	// Rule is the name of the rule, or its number from 1; empty: isolation, since no rule decided.
 	Rule string `json:"rule,omitempty"`
+	// FormerNames are names in Policies to which the destination of denied traffic belonged until its TTL
+	// and the grace period ended.
+	FormerNames []string `json:"formerNames,omitempty"`
 }
 
 // FirewallEvent reports a decision of a FirewallRule that logs.

@@ -10,6 +10,9 @@ type BridgeSpec struct {
 	Ports         []BridgePort `json:"ports,omitempty"`
 	Ageing        Duration     `json:"ageing,omitempty"` // ageing time for learnt MACs; default 5m
 	MTU           int          `json:"mtu,omitempty"`    // bytes; default: the kernel chooses
+	// Resolvers are the addresses of the DNS servers from whose responses to Endpoints of this network
+	// the addresses of names in Policies are learnt; at most 16.
+	Resolvers []string `json:"resolvers,omitempty"`
 }
 
 // BridgePort is a device that belongs to a Bridge. The VLANs need vlanFiltering; the list of ports

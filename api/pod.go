@@ -16,6 +16,9 @@ type PodNetworkSpec struct {
 	// not opened before it has an Entity whose Policies are in force, and all traffic of a pod whose
 	// Entity has been deleted is dropped.
 	Policy string `json:"policy,omitempty"`
+	// Resolvers are the addresses of the DNS servers from whose responses to Endpoints of this network
+	// the addresses of names in Policies are learnt; at most 16.
+	Resolvers []string `json:"resolvers,omitempty"`
 }
 
 // PolicyRequired is a value of [PodNetworkSpec].Policy.

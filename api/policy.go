@@ -113,14 +113,17 @@ type LabelExpression struct {
 	Values   []string `json:"values,omitempty"` // with In and NotIn: at least one
 }
 
-// PolicyPeer is the other end of the traffic: Entities or prefixes, but not both. At least one
-// field is set. Set, Namespaces and Entities are as in an [EntitySelector].
+// PolicyPeer is the other end of the traffic: Entities, prefixes or names, but only one of them. At
+// least one field is set. Set, Namespaces and Entities are as in an [EntitySelector].
 type PolicyPeer struct {
 	Set        string             `json:"set,omitempty"`
 	Namespaces *NamespaceSelector `json:"namespaces,omitempty"`
 	Entities   *LabelSelector     `json:"entities,omitempty"`
 	Prefixes   Words              `json:"prefixes,omitempty"` // addresses, prefixes, group:NAME for an AddressGroup
 	Except     Words              `json:"except,omitempty"`   // parts of Prefixes that do not match
+	// Names are DNS names, or *. and a name for all names below it: the addresses that the resolvers of
+	// the subject's network return for them. Only for egress rules with action allow.
+	Names []string `json:"names,omitempty"`
 }
 
 // PolicyPort is a range of ports of a protocol, or the name of ports of an Entity.

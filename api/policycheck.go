@@ -44,6 +44,10 @@ type PolicyDecision struct {
 	// Without is the verdict if the rule that decided, or the isolation, did not exist; empty: none
 	// decided.
 	Without string `json:"without,omitempty"`
+	// Names are names in Policies that have the address at the other end. FormerNames had it until its TTL
+	// and the grace period ended.
+	Names       []string `json:"names,omitempty"`
+	FormerNames []string `json:"formerNames,omitempty"`
 }
 
 // PolicyTier is the result of one tier.

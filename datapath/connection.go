@@ -116,6 +116,9 @@ type Drop struct {
 // PolicyDecision is the decision of a network policy about a packet.
 type PolicyDecision struct {
 	Endpoint EndpointName // to whose traffic the policy applies
+	// FormerNames are names in policies to which the destination of denied traffic has belonged, until
+	// its time was over; separated by spaces.
+	FormerNames string
 	policy.Verdict
 }
 

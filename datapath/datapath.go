@@ -164,6 +164,9 @@ type Telemetry interface {
 	// PolicyVerdict returns the verdict of the network policies in force on traffic of an Endpoint, as its
 	// tables give it; false: no policy applies, or policies are not in force yet.
 	PolicyVerdict(endpoint EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool)
+	// PolicyNames returns the names in network policies that have an address in a network: for new
+	// connections, and no longer.
+	PolicyNames(network string, a netip.Addr) (usable, former []string, err error)
 	// TunnelState and PeerState return the state of a tunnel or peer; false if it has no entry.
 	TunnelState(name TunnelName) (TunnelState, bool)
 	PeerState(name PeerName) (PeerState, bool)
@@ -365,4 +368,6 @@ type Config struct {
 	// SweepInterval is the interval between sweeps over all connections; 0: 5 s, and up to a minute
 	// if they would take more than a third of a percent of a processor.
 	SweepInterval time.Duration
+	// NameGrace is how long new connections may use an address of a name in policies after its TTL.
+	NameGrace time.Duration
 }

@@ -32,6 +32,7 @@ type Endpoint struct {
 	MTU       int          // of the device, in bytes; 0: unchanged
 	Network   string       // name of its network, for messages
 	Bridge    string       // to which the device belongs; empty: the network does not exist
+	Learns    bool         // names are learnt from DNS responses to it
 	Routes    []Route      // to endpoint addresses that its network routes elsewhere
 }
 

@@ -8,4 +8,5 @@ const (
 	NamespaceMax = 1 << 14
 	TierMax      = 64
 	PolicyMax    = 1 << 14
+	NameMax      = 1 << 12 // DNS names in all Policies
 )

@@ -132,6 +132,7 @@ const (
 // together.
 type Cost struct {
 	Frontends, Backends, Ranges, Rules, Prefixes, Entities int
+	Names                                                  int // in Policies; a name counts each time
 
 	FirewallRules, NATs int // included in Rules
 }
@@ -140,7 +141,7 @@ type Cost struct {
 func (c Cost) Add(d Cost) Cost {
 	return Cost{
 		c.Frontends + d.Frontends, c.Backends + d.Backends, c.Ranges + d.Ranges,
-		c.Rules + d.Rules, c.Prefixes + d.Prefixes, c.Entities + d.Entities,
+		c.Rules + d.Rules, c.Prefixes + d.Prefixes, c.Entities + d.Entities, c.Names + d.Names,
 		c.FirewallRules + d.FirewallRules, c.NATs + d.NATs,
 	}
 }
@@ -149,7 +150,7 @@ func (c Cost) Add(d Cost) Cost {
 func (c Cost) Sub(d Cost) Cost {
 	return Cost{
 		c.Frontends - d.Frontends, c.Backends - d.Backends, c.Ranges - d.Ranges,
-		c.Rules - d.Rules, c.Prefixes - d.Prefixes, c.Entities - d.Entities,
+		c.Rules - d.Rules, c.Prefixes - d.Prefixes, c.Entities - d.Entities, c.Names - d.Names,
 		c.FirewallRules - d.FirewallRules, c.NATs - d.NATs,
 	}
 }

@@ -116,6 +116,8 @@ struct work {
 	struct affinity_key affinity_key;
 	struct classify_key classify_key;
 	struct policy_query policy;
+	struct learned_key learned_key;
+	struct policy_name name; /* that is looked up */
 	struct tuple ends; /* for policies: from the client to the server, as they see each other */
 	__u32 judge;	   /* what policy_open asks: JUDGE_ */
 	__u32 judge_in;	   /* the device of arrival as the kernel's routes see it */

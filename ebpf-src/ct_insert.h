@@ -37,10 +37,12 @@ __noinline int open_reopen(void)
 	if (meta && twin && same) {
 		w->conn.meta.nexthop = w->nexthop;
 		if (!w->nexthop)
-			w->conn.meta.nexthop = policy_nexthop(&w->conn.daddr, meta->nexthop);
+			w->conn.meta.nexthop =
+				policy_nexthop(&w->conn.daddr, w->conn.sport, meta->nexthop);
 		w->twin.meta.nexthop = w->twin_nexthop;
 		if (!w->twin_nexthop)
-			w->twin.meta.nexthop = policy_nexthop(&w->twin.daddr, twin->nexthop);
+			w->twin.meta.nexthop =
+				policy_nexthop(&w->twin.daddr, w->twin.sport, twin->nexthop);
 		w->twin.meta.in_port = twin->in_port;
 		return !conn_put(&w->tuple, &w->conn, BPF_ANY) &&
 		       !conn_put(&w->twin_tuple, &w->twin, BPF_ANY);

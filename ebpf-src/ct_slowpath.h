@@ -175,7 +175,8 @@ static __noinline int track_lookup(struct pkt *p, struct work *w)
 		if (ret != LL_NEXT)
 			return ret;
 		if (meta->nexthop) {
-			w->conn.meta.nexthop = policy_nexthop(&w->conn.daddr, meta->nexthop);
+			w->conn.meta.nexthop =
+				policy_nexthop(&w->conn.daddr, w->conn.sport, meta->nexthop);
 			meta->nexthop = w->conn.meta.nexthop;
 		}
 	}

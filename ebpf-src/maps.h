@@ -8,6 +8,7 @@
 #include "drop.h"
 #include "types_conn.h"
 #include "types_mirror.h"
+#include "types_names.h"
 #include "types_nat.h"
 #include "types_path.h"
 #include "types_policy.h"
@@ -236,6 +237,23 @@ MAP(ll_policy_hits, BPF_MAP_TYPE_PERCPU_HASH, __u32, struct policy_hits, 32768, 
 SIZED_BY("rules") CREATED_BY_DAEMON;
 MAP(ll_policy_rule, BPF_MAP_TYPE_HASH, __u32, struct policy_rule, 32768, BPF_F_NO_PREALLOC)
 SIZED_BY("rules") CREATED_BY_DAEMON;
+
+/* Names in network policies -> their numbers, and the counters of each number, twice as many as
+ * policies may have, since old and new names exist together for a moment; and the DNS servers
+ * from whose responses their addresses are learnt. Written by loxilightd; the counters are
+ * incremented here.
+ */
+MAP(ll_name, BPF_MAP_TYPE_HASH, struct name_text, struct name_ids, 8192, BPF_F_NO_PREALLOC)
+CREATED_BY_DAEMON;
+MAP(ll_name_stats, BPF_MAP_TYPE_HASH, __u32, struct name_stats, 8192, BPF_F_NO_PREALLOC)
+CREATED_BY_DAEMON;
+MAP(ll_resolver, BPF_MAP_TYPE_HASH, struct resolver_key, struct resolver, 4096, BPF_F_NO_PREALLOC)
+CREATED_BY_DAEMON;
+
+/* Addresses of names. Inserted here; deleted by ll_names_sweep, which loxilightd runs, and here
+ * if there is no room.
+ */
+MAP(ll_learned, BPF_MAP_TYPE_HASH, struct learned_key, struct learned, 100000, BPF_F_NO_PREALLOC);
 
 /* Nonzero while a shadow program is attached to any hook (config_shadow). Written by loxilightd. A
  * single entry.

@@ -93,7 +93,9 @@ static __noinline int open_early(struct pkt *p, struct work *w)
 	slot = early_ask(p, w, in, out);
 	if (!slot || route_find(p->skb, &p->daddr, &p->saddr, how, out) != in)
 		goto later;
-	w->twin_nexthop = nexthop_of_route(&p->saddr, in, p->now_tick);
+	w->twin_nexthop = names_come_from(&p->saddr, p->dport)
+				  ? 0
+				  : nexthop_of_route(&p->saddr, in, p->now_tick);
 	open_begin(p, w);
 	p->nat_id = slot >> 2;
 	w->conn.more.nat_id = slot >> 2;

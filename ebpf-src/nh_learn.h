@@ -122,6 +122,8 @@ static __always_inline enum slowpath_reason nexthop_why_not(struct pkt *p,
 
 	if (p->tagged)
 		return SLOWPATH_TAG;
+	if (names_come_from(&p->daddr, p->sport))
+		return SLOWPATH_NAMES;
 	if (meta->flags & CT_F_SERVICE)
 		return SLOWPATH_UNKNOWN;
 	netfilter = bpf_map_lookup_elem(&ll_netfilter, &netns);

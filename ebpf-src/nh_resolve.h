@@ -83,7 +83,8 @@ __noinline __u32 nexthop_of_route(const struct addr *daddr, __u32 out, __u32 now
  */
 static __always_inline __u32 nexthop_resolve(struct pkt *p, struct work *w, __u32 out)
 {
-	if (w->resolved || p->egress || p->fragment != FRAGMENT_NONE)
+	if (w->resolved || p->egress || p->fragment != FRAGMENT_NONE ||
+	    names_come_from(&w->conn.daddr, w->conn.sport))
 		return 0;
 	w->resolved = 1;
 	if (!out)

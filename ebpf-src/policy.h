@@ -10,6 +10,7 @@
 
 #include <linux/in.h>
 
+#include "clock.h"
 #include "fw_classify.h"
 #include "policy_port.h"
 
@@ -27,12 +28,16 @@ static __always_inline __u32 policy_class(const void *image, walk_fn *walk, stru
 	__u32 side = !!(q->word & POLICY_SIDE), class = POLICY_NO_CLASS;
 	const __u32 *w = (const __u32 *)&q->peer;
 	const struct policy_addr *addr;
-	struct addr key = q->peer; /* Linux 6.1 looks up no key in the memory of an argument */
+	struct work *work = work_get();
 	__u64 hi, lo;
 
 	if (q->node)
 		return header->node_class[side];
-	addr = bpf_map_lookup_elem(&ll_policy_addr, &key);
+	if (!work)
+		return 0;
+	/* Linux 6.1 looks up no key in the memory of an argument, and the stack is short. */
+	work->learned_key.addr = q->peer;
+	addr = bpf_map_lookup_elem(&ll_policy_addr, &work->learned_key.addr);
 	if (addr) {
 		class = addr->class[side];
 		q->self = addr->port[side] == q->endpoint;
@@ -44,6 +49,48 @@ static __always_inline __u32 policy_class(const void *image, walk_fn *walk, stru
 	if (q->family == 4)
 		return policy_walk(image, walk, header->root4[side], lo << 32, 0);
 	return policy_walk(image, walk, header->root6[side], hi, lo);
+}
+
+/* A list of names that is searched. */
+struct name_search {
+	const void *image;
+	struct policy_query *query;
+};
+
+/* Takes the verdict of the name at index i of the list, if it has the peer's address and its rule comes
+ * first.
+ */
+static __always_inline long name_look(const struct name_search *s, __u32 mask, __u32 i)
+{
+	struct policy_query *q = s->query;
+	struct work *w = work_get(); /* the stack has no room for a key */
+	const struct learned *learned;
+	__u32 flags, self;
+
+	if (!w)
+		return 1;
+	w->name = *(struct policy_name *)IMAGE_AT(s->image, mask,
+						  (__u64)q->names + i * sizeof(w->name));
+	flags = w->name.flags & q->undecided;
+	if (!flags)
+		return 0;
+	w->learned_key.addr = q->peer;
+	w->learned_key.name = w->name.name;
+	w->learned_key.network = q->network;
+	learned = bpf_map_lookup_elem(&ll_learned, &w->learned_key);
+	if (!learned || (!q->running && (__s32)(q->now_tick - learned->expiry_tick) > 0))
+		return 0;
+	self = q->self & 1;
+	if (flags & NAME_DECIDES(self)) {
+		q->cell.action[self] = ACTION_ALLOW;
+		q->cell.rule[self] = w->name.rule;
+	}
+	if (flags & NAME_DECIDES_STAGED(self)) {
+		q->cell.staged[self] = ACTION_ALLOW;
+		q->cell.staged_rule[self] = w->name.flags & NAME_OF_STAGED ? w->name.rule : 0;
+	}
+	q->undecided &= ~flags;
+	return !q->undecided;
 }
 
 /* Finds the cell for q in a table. 0: found. -1: the image cannot be read. */
@@ -64,26 +111,60 @@ static __always_inline int policy_search(const void *image, __u32 mask, walk_fn 
 					   : row->other;
 	entry = policy_walk(image, walk, entry, (__u64)bpf_ntohs(q->port) << 48, 0);
 	q->cell = *(struct policy_cell *)IMAGE_AT(image, mask, (__u64)entry * 4);
+	q->names = 0;
+	if (q->cell.action[0] & POLICY_HAS_NAMES) {
+		q->cell.action[0] &= ~POLICY_HAS_NAMES;
+		q->names = entry * 4 + sizeof(struct policy_cell);
+	}
 	return 0;
 }
+
+/* Returns the image in which q->word says policies are; NULL: it cannot be read. */
+#define POLICY_IMAGE_OF(map, q)                                                             \
+	({                                                                                  \
+		__u32 zero__ = 0;                                                           \
+		__u32 slot__ = (q)->word & POLICY_SLOT ? RULES_POLICY_OTHER : RULES_POLICY; \
+		void *images__ = bpf_map_lookup_elem(map, &slot__);                         \
+                                                                                            \
+		images__ ? bpf_map_lookup_elem(images__, &zero__) : NULL;                   \
+	})
 
 /* The functions that depend on the size of the image. Global functions, so that the verifier walks
  * them once.
  */
-#define POLICY_FUNCTIONS(size, mask)                                                 \
-	__noinline int policy_##size(struct policy_query *q, __u32 table)            \
-	{                                                                            \
-		__u32 zero = 0, slot;                                                \
-		void *images, *image;                                                \
-                                                                                     \
-		if (!q)                                                              \
-			return -1;                                                   \
-		slot = q->word & POLICY_SLOT ? RULES_POLICY_OTHER : RULES_POLICY;    \
-		images = bpf_map_lookup_elem(&ll_image_##size, &slot);               \
-		image = images ? bpf_map_lookup_elem(images, &zero) : NULL;          \
-		if (!image)                                                          \
-			return -1;                                                   \
-		return policy_search(image, mask, (walk_fn *)walk_##size, q, table); \
+#define POLICY_FUNCTIONS(size, mask)                                                        \
+	__noinline int policy_##size(struct policy_query *q, __u32 table)                   \
+	{                                                                                   \
+		void *image;                                                                \
+                                                                                            \
+		if (!q)                                                                     \
+			return -1;                                                          \
+		image = POLICY_IMAGE_OF(&ll_image_##size, q);                               \
+		if (!image)                                                                 \
+			return -1;                                                          \
+		return policy_search(image, mask, (walk_fn *)walk_##size, q, table);        \
+	}                                                                                   \
+                                                                                            \
+	static long name_##size(__u32 i, struct name_search *s)                             \
+	{                                                                                   \
+		return name_look(s, mask, i);                                               \
+	}                                                                                   \
+                                                                                            \
+	__noinline int names_##size(struct policy_query *q)                                 \
+	{                                                                                   \
+		struct name_search s;                                                       \
+		__u32 at;                                                                   \
+                                                                                            \
+		if (!q)                                                                     \
+			return -1;                                                          \
+		s.query = q;                                                                \
+		s.image = POLICY_IMAGE_OF(&ll_image_##size, q);                             \
+		if (!s.image)                                                               \
+			return -1;                                                          \
+		at = q->names;                                                              \
+		q->names = at + 4;                                                          \
+		bpf_loop(*(__u32 *)IMAGE_AT(s.image, mask, (__u64)at), name_##size, &s, 0); \
+		return 0;                                                                   \
 	}
 
 POLICY_FUNCTIONS(128k, (1 << 17) - 1)
@@ -109,12 +190,44 @@ static __always_inline __u32 policy_table(__u32 endpoint, __u32 direction, __u32
 	return ((const __u32 *)port->table)[which & 3];
 }
 
-/* Answers q, about traffic for which a table decides: fills q->cell. 0, or -1: the tables cannot be
- * read.
+/* Prepares the search for names of rules that come before the cell of q and have the peer's address. 0: no
+ * names are learnt for the Endpoint. A global function, so that the verifier walks it once.
  */
-static __always_inline int policy_ask(struct policy_query *q, __u32 table)
+__noinline int names_begin(struct policy_query *q)
 {
-	q->self = 0;
+	const struct policy_port *port;
+	__u32 endpoint;
+
+	if (!q || q->node)
+		return 0;
+	endpoint = q->endpoint;
+	port = bpf_map_lookup_elem(&ll_policy_port, &endpoint);
+	q->network = port ? port->network[!!(q->word & POLICY_SIDE)] : 0;
+	q->now_tick = clock_tick();
+	q->undecided = q->self ? NAME_DECIDES(1) | NAME_DECIDES_STAGED(1)
+			       : NAME_DECIDES(0) | NAME_DECIDES_STAGED(0);
+	return !!q->network;
+}
+
+/* Evaluates the names after the cell of q. 0, or -1: the tables cannot be read. */
+static __always_inline int names_ask(struct policy_query *q)
+{
+	switch (q->word & POLICY_IMAGE) {
+	case 1:
+		return names_128k(q);
+	case 2:
+		return names_1m(q);
+	case 3:
+		return names_8m(q);
+	case 4:
+		return names_64m(q);
+	}
+	return -1;
+}
+
+/* Finds the cell for q. 0, or -1: the tables cannot be read. */
+static __always_inline int policy_cell_of(struct policy_query *q, __u32 table)
+{
 	switch (q->word & POLICY_IMAGE) {
 	case 1:
 		return policy_128k(q, table);
@@ -126,4 +239,15 @@ static __always_inline int policy_ask(struct policy_query *q, __u32 table)
 		return policy_64m(q, table);
 	}
 	return -1;
+}
+
+/* Answers q, about traffic for which a table decides: fills q->cell. 0, or -1: the tables cannot be
+ * read.
+ */
+static __always_inline int policy_ask(struct policy_query *q, __u32 table)
+{
+	q->self = 0;
+	if (policy_cell_of(q, table))
+		return -1;
+	return q->names && names_begin(q) ? names_ask(q) : 0;
 }

@@ -18,6 +18,7 @@
 #define POLICY_IPV4	     0x02000000
 #define POLICY_NODE	     0x04000000 /* the other end is this node itself */
 #define POLICY_NODE_IF_LOCAL 0x08000000 /* likewise, if the node has its address */
+#define POLICY_RUNNING	     0x10000000 /* the connection exists already */
 
 /* Reports whether a port belongs to an Endpoint with policies. */
 static __always_inline int policy_is_at(__u32 ifindex)
@@ -47,14 +48,35 @@ static __always_inline int policy_misses(const struct addr *daddr, __u32 ifindex
 	       policy_port_of(daddr, policy_word()) != policy_port_here(ifindex);
 }
 
-/* Returns the next hop at index, or 0 if packets to daddr must not take it: see policy_misses. A global
+#define PORT_DNS bpf_htons(53)
+
+/* Reports whether packets from a port to daddr may be DNS responses from which names are learnt. They
+ * take no next hop, so that each passes the egress hook of the Endpoint: see names_learn.h. A global
  * function, so that the verifier walks it once.
  */
-__noinline __u32 policy_nexthop(const struct addr *daddr, __u32 index)
+__noinline int names_come_from(const struct addr *daddr, __u32 sport)
+{
+	const struct policy_port *port;
+	__u32 word, of;
+
+	if (sport != PORT_DNS || !daddr)
+		return 0;
+	word = policy_word();
+	of = word ? policy_port_of(daddr, word) : 0;
+	port = of ? bpf_map_lookup_elem(&ll_policy_port, &of) : NULL;
+	return port && port->network[!!(word & POLICY_SIDE)];
+}
+
+/* Returns the next hop at index, or 0 if packets to daddr must not take it: see policy_misses, and
+ * names_come_from, for which sport is their source port. A global function, so that the verifier walks it
+ * once.
+ */
+__noinline __u32 policy_nexthop(const struct addr *daddr, __u32 sport, __u32 index)
 {
 	struct nexthop *nexthop = index ? bpf_map_lookup_elem(&ll_nexthop, &index) : NULL;
 
-	if (!daddr || !nexthop || policy_misses(daddr, nexthop_device(nexthop)))
+	if (!daddr || !nexthop || policy_misses(daddr, nexthop_device(nexthop)) ||
+	    names_come_from(daddr, sport))
 		return 0;
 	return index;
 }
@@ -73,25 +95,25 @@ __noinline int policy_end(const struct addr *peer, __u32 what, __u32 endpoint, _
 	struct work *w = work_get();
 	struct policy_query *q;
 	struct decision *d;
-	__u32 table;
 
 	if (!w || !peer)
 		return ACTION_DENY;
 	q = &w->policy;
 	q->direction = what & POLICY_OF_CLIENT ? POLICY_EGRESS : POLICY_INGRESS;
-	table = endpoint ? policy_table(endpoint, q->direction, word, &w->judged) : 0;
-	if (!table)
+	q->endpoint = endpoint;
+	q->word = word;
+	q->table = endpoint ? policy_table(endpoint, q->direction, word, &w->judged) : 0;
+	if (!q->table)
 		return ACTION_ALLOW;
 	q->peer = *peer;
 	q->port = (__u16)what;
 	q->proto = what >> 16;
 	q->family = what & POLICY_IPV4 ? 4 : 6;
+	q->running = !!(what & POLICY_RUNNING);
 	q->node = what & POLICY_NODE || (what & POLICY_NODE_IF_LOCAL && policy_is_node(w, peer));
-	q->endpoint = endpoint;
-	q->word = word;
 	d = &w->decided[q->direction & 1];
-	d->port = endpoint;
-	if (policy_ask(q, table))
+	d->port = q->endpoint;
+	if (policy_ask(q, q->table))
 		return ACTION_DENY;
 	d->rule = q->cell.rule[q->self & 1];
 	d->staged_rule = q->cell.staged_rule[q->self & 1];
@@ -136,6 +158,7 @@ static __always_inline void policy_count_end(const struct decision *d, __u32 len
 #define JUDGE_ROUTED	0x40  /* it arrives, and the kernel routes it: it may be for this node */
 #define JUDGE_TO_HERE	0x80  /* it arrives for a group, and this node is a member */
 #define JUDGE_UNDERWAY	0x100 /* TCP, and it does not open a connection */
+#define JUDGE_RUNNING	0x200 /* the connection exists already */
 
 /* Counts a packet that the policies of the Endpoint at one end deny, and returns their action. */
 static __always_inline int policy_denied(struct work *w, __u32 how, enum policy_direction direction,
@@ -295,6 +318,8 @@ __noinline int policy_judge(struct __sk_buff *skb, __u32 how)
 	what = w->ends.dport | POLICY_PROTO(w->ends.proto);
 	if (w->ends.family == 4)
 		what |= POLICY_IPV4;
+	if (how & JUDGE_RUNNING)
+		what |= POLICY_RUNNING;
 	action = policy_end(&w->ends.daddr, what | POLICY_OF_CLIENT | POLICY_NODE_IF_LOCAL,
 			    how & JUDGE_REPLY ? w->judge_to : w->judge_from, word);
 	if (action != ACTION_ALLOW)
@@ -350,7 +375,7 @@ static __always_inline int policy_follow(struct pkt *p, struct work *w)
 
 	if (!policy_word())
 		return LL_NEXT;
-	how = policy_way(p, w);
+	how = policy_way(p, w) | JUDGE_RUNNING;
 	if (w->conn.meta.flags & CT_F_FROM_NODE)
 		how |= JUDGE_FROM_NODE;
 	if (!addr_equal(&w->tuple.daddr, &w->conn.daddr))

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* policy_test.bpf.c - for tests only: looks up many verdicts at once. */
+/* policy_test.bpf.c - for tests only: looks up many verdicts at once, and learns names from a message. */
 #include <stddef.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#include "policy.h"
+#include "parse.h"
+#include "names_learn.h"
 
 #define TEST_QUERY_COUNT 65536
 
@@ -48,6 +49,24 @@ int test_policy(struct __sk_buff *skb)
 
 	bpf_loop(skb->mark, test_one, &run, 0);
 	return run.answered;
+}
+
+/* Learns names, in the network skb->mark, from the DNS message behind an Ethernet header. */
+SEC("tc")
+int test_names(struct __sk_buff *skb)
+{
+	struct dns_work *dns = dns_work_get();
+	__u32 len = skb->len - ETH_HLEN;
+
+	asm volatile("" : "+r"(len));
+	if (!dns || !len || len > DNS_MESSAGE_MAX ||
+	    bpf_skb_load_bytes(skb, ETH_HLEN, dns->message, len))
+		return 0;
+	dns->len = len;
+	dns->network = skb->mark;
+	dns->grace_s = 0;
+	dns->now_tick = clock_tick();
+	return names_learn_message();
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

@@ -71,6 +71,7 @@ enum slowpath_reason {
 	SLOWPATH_ONE_WAY,   /* no reply from its output bridge port: the bridge may flood it */
 	SLOWPATH_FULL,	    /* no room for another next hop */
 	SLOWPATH_ONE_WAY_1, /* as SLOWPATH_ONE_WAY, for odd packet counts */
+	SLOWPATH_NAMES,	    /* names are learnt from it: see names_learn.h */
 	SLOWPATH_MAX,
 };
 

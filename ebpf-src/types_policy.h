@@ -40,6 +40,10 @@ struct policy_port {
 	 * offset of the row of each class, in the same units. 0: no policy applies.
 	 */
 	__u32 table[2][2];
+	/* By side: the network in which names are learnt for the Endpoint. 0: none of its policies has
+	 * names, or its network has no resolvers.
+	 */
+	__u32 network[2];
 };
 
 #define POLICY_MAGIC 0x4c4c5001
@@ -64,6 +68,11 @@ struct policy_row {
 
 #define ACTION_UNKNOWN 3 /* as ACTION_DENY, counted as DROP_POLICY_UNKNOWN */
 
+/* In action[0] of a cell: names are looked up before its verdict applies. The cell is followed by their
+ * number, and by as many struct policy_name.
+ */
+#define POLICY_HAS_NAMES 0x80
+
 /* For traffic with others, and of the Endpoint with itself. */
 struct policy_cell {
 	__u8 action[2]; /* ACTION_ */
@@ -75,6 +84,19 @@ struct policy_cell {
 
 /* In the number of a rule: its policy logs its decisions. */
 #define RULE_LOGGED 0x80000000
+
+/* A name in a rule that allows, before the rule that decides in the cell. The first that has the
+ * address of the peer decides.
+ */
+struct policy_name {
+	__u32 name; /* key of ll_name_stats, and part of the keys of ll_learned */
+	__u32 rule; /* as in struct policy_cell */
+	__u32 flags;
+};
+#define NAME_DECIDES(self) \
+	(1 << (self)) /* by traffic with others, or of the Endpoint with itself */
+#define NAME_DECIDES_STAGED(self) (4 << (self)) /* as if staged policies were in force */
+#define NAME_OF_STAGED		  0x10		/* its policy is staged */
 
 /* The decisions of a rule. Of a staged policy: the decisions that it would make. */
 struct policy_hits {
@@ -102,8 +124,14 @@ struct policy_query {
 	__u8 pad[2];
 	__u32 endpoint; /* its port */
 	__u32 word;	/* of ll_rules: which image and side are in force */
+	__u32 table;
+	__u32 network; /* as in struct policy_port */
+	__u32 running; /* 1: the connection exists, so the peer's address may have expired */
 	/* The answer. */
-	__u32 self; /* 1: the peer is the Endpoint itself */
+	__u32 self;	 /* 1: the peer is the Endpoint itself */
+	__u32 names;	 /* offset of the list of names after the cell */
+	__u32 undecided; /* NAME_DECIDES: what no name has decided yet */
+	__u32 now_tick;
 	struct policy_cell cell;
 };
-_Static_assert(sizeof(struct policy_query) == 56, "no holes");
+_Static_assert(sizeof(struct policy_query) == 80, "no holes");

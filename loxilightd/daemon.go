@@ -128,6 +128,7 @@ func planeConfig(cfg *config.Config) datapath.Config {
 		Attach:          cfg.Attach,
 		Version:         version,
 		SweepInterval:   cfg.SweepInterval,
+		NameGrace:       cfg.NameGrace,
 	}
 }
 

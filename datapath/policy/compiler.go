@@ -28,9 +28,9 @@ type Compiler struct {
 	newTables, lostTables   []TableID
 	newClasses, lostClasses []Class
 	newNames                bool
-	before                  map[netip.Addr]Class // of addresses that Entities had, if it changes
-	moved                   map[[2]Class]bool    // addresses have moved from the first class to the second
-	cellKeys                map[Cell]string      // see cellKey
+	before                  map[netip.Addr]Class   // of addresses that Entities had, if it changes
+	moved                   map[[2]Class]bool      // addresses have moved from the first class to the second
+	cellKeys                map[[2]Verdicts]string // see cellKey
 }
 
 // subject is an Endpoint of this node, with what its tables depend on.
@@ -70,7 +70,7 @@ func (c *Compiler) Apply(next *State) *Change {
 		Addrs: make(map[netip.Addr]Address), Subjects: make(map[string]Subject), Concerned: make(map[string]bool),
 	}
 	c.newTables, c.lostTables, c.newClasses, c.lostClasses, c.newNames = nil, nil, nil, nil, false
-	c.before, c.moved, c.cellKeys = make(map[netip.Addr]Class), make(map[[2]Class]bool), make(map[Cell]string)
+	c.before, c.moved, c.cellKeys = make(map[netip.Addr]Class), make(map[[2]Class]bool), make(map[[2]Verdicts]string)
 	known := len(c.terms.all)
 	d := differencesOf(before, next)
 	c.change.Policies = d.policies
@@ -154,7 +154,7 @@ func (c *Compiler) applySubjects(d *differences) {
 		if !isNew && s.of == e && !d.tiers && slices.Equal(applied, s.applied) {
 			continue
 		}
-		if !isNew && (s.Endpoint != e.Endpoint || !slices.Equal(s.of.Addrs, e.Addrs)) {
+		if !isNew && (s.Endpoint != e.Endpoint || !slices.Equal(s.of.Addrs, e.Addrs) || s.of.Network != e.Network) {
 			c.change.Concerned[s.Endpoint], c.change.Concerned[e.Endpoint] = true, true
 		}
 		s.Endpoint = e.Endpoint
@@ -163,6 +163,10 @@ func (c *Compiler) applySubjects(d *differences) {
 		lost = append(lost, s.Tables[:]...)
 		for direction := range s.Tables {
 			s.Tables[direction] = c.takeTable(s, Direction(direction))
+		}
+		s.Network = ""
+		if id := s.Tables[Egress]; id != NoTable && c.tables.items[id].program.hasDomains {
+			s.Network = e.Network
 		}
 		c.change.Subjects[name] = s.Subject
 		if isNew || before != s.Tables {

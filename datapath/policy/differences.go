@@ -27,7 +27,7 @@ type Difference struct {
 // Differences returns the traffic of local Entities whose verdict in force differs between two states,
 // by source, destination and port: at most limit of them, and whether there are more. Traffic of an
 // Entity with itself is not compared. Of a prefix, only addresses that are in no longer prefix are
-// meant.
+// meant, and only addresses of no name.
 func Differences(before, after *State, limit int) (list []Difference, more bool) {
 	c := comparison{states: [2]*Compiler{NewCompiler(), NewCompiler()}, known: make(map[[4]RowID][]Difference)}
 	c.states[0].Apply(before)

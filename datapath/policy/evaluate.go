@@ -131,6 +131,9 @@ func (s *State) matches(r *Rule, subject, other *Entity, d Direction, t Traffic)
 }
 
 func (s *State) matchesPeer(p *Peer, peer *Entity, t Traffic) bool {
+	if len(p.Names) > 0 {
+		return !t.Node && haveCommon(p.Names, t.Names)
+	}
 	if p.Entities != nil {
 		return peer != nil && s.Selects(p.Entities, peer)
 	}
@@ -138,6 +141,10 @@ func (s *State) matchesPeer(p *Peer, peer *Entity, t Traffic) bool {
 		return slices.ContainsFunc(list, func(p netip.Prefix) bool { return p.Contains(t.Peer) })
 	}
 	return !t.Node && contains(p.Prefixes) && !contains(p.Except)
+}
+
+func haveCommon(a, b []string) bool {
+	return slices.ContainsFunc(a, func(name string) bool { return slices.Contains(b, name) })
 }
 
 // names reports whether p is a name, and n has it.

@@ -14,7 +14,10 @@
 // Package datapath/internal/ebpf/policies writes the tables to the kernel.
 package policy
 
-import "net/netip"
+import (
+	"iter"
+	"net/netip"
+)
 
 // State is everything on which verdicts depend. The values behind its pointers do not change: a
 // changed object has a new pointer in the next state, all others have the same.
@@ -23,6 +26,9 @@ type State struct {
 	Namespaces map[string]*Namespace // by name
 	Tiers      []*Tier               // in the order in which they are evaluated
 	Policies   map[string]*Policy    // by name
+	// Resolvers are, by network, the DNS servers from whose responses names are learnt. A network without
+	// them is not in the map.
+	Resolvers map[string][]netip.Addr
 }
 
 // Namespace has labels that its Entities share.
@@ -37,6 +43,7 @@ type Entity struct {
 	Ports     []NamedPort
 	Addrs     []netip.Addr
 	Endpoint  string // of this node, whose traffic it is: policies can be applied to it; empty: none
+	Network   string // of the Endpoint, if the network has resolvers; otherwise empty
 	Here      bool   // this node itself, whose traffic is identified by its origin, not by its address; Endpoint is [Here]
 }
 
@@ -145,11 +152,40 @@ type Rule struct {
 	Ports  []Port // empty: every protocol
 }
 
-// Peer is either a selector of Entities, or prefixes without exceptions. Prefixes do not match
-// this node's own traffic.
+// Peer is a selector of Entities, or prefixes without exceptions, or names. Prefixes and names do not
+// match this node's own traffic.
 type Peer struct {
 	Entities         *Selector
 	Prefixes, Except []netip.Prefix
+	// Names are DNS names in lower case, or *. and a name, for all names below it: the addresses that a
+	// resolver of the subject's network has returned for them. Only egress rules that allow have them.
+	Names []string
+}
+
+// Names returns the names in the rules of all policies.
+func (s *State) Names() map[string]bool {
+	all := make(map[string]bool)
+	for _, p := range s.Policies {
+		for name := range p.Names() {
+			all[name] = true
+		}
+	}
+	return all
+}
+
+// Names yields the names in the rules of the policy. A name may occur repeatedly.
+func (p *Policy) Names() iter.Seq[string] {
+	return func(yield func(string) bool) {
+		for i := range p.Rules[Egress] {
+			for _, peer := range p.Rules[Egress][i].Peers {
+				for _, name := range peer.Names {
+					if !yield(name) {
+						return
+					}
+				}
+			}
+		}
+	}
 }
 
 // Port is a range of ports of a protocol, or a name: of a port of the subject for ingress, of the
@@ -167,6 +203,7 @@ type Traffic struct {
 	Node     bool     // the peer is this node itself
 	Protocol Protocol // of any number
 	Port     uint16   // the destination port; 0 for protocols without ports
+	Names    []string // in rules, that have the peer's address
 }
 
 // Verdict is the result of an evaluation.

@@ -15,6 +15,8 @@ type program struct {
 	terms []int    // of which it is a user
 	names []string // of ports of peers
 	here  bool     // of this node itself
+	// hasDomains is set if the peers of a rule have names.
+	hasDomains bool
 }
 
 type tierList []tierRules
@@ -37,10 +39,15 @@ type policyRules struct {
 type compiledRule struct {
 	index  int
 	action Action
-	terms  []int // empty: every peer
-	every  bool  // every protocol
+	anyone bool // every peer
+	terms  []int
+	every  bool // every protocol
 	spans  spans
 	names  []Port // of the peer
+	// domains are the names of peers. In the rules for a class: the rule matches only peers with these
+	// names.
+	domains []string
+	place   int // in its program
 }
 
 type span struct {
@@ -164,7 +171,7 @@ func namedPorts(p *Policy, e *Entity) (ports []NamedPort) {
 
 // compile returns the program for policies, which are in the order of their tiers.
 func (c *Compiler) compile(applied []*Policy, e *Entity, d Direction) *program {
-	p := &program{here: e.Here}
+	p, place := &program{here: e.Here}, 0
 	for _, policy := range applied {
 		if n := len(p.tiers); n == 0 || p.tiers[n-1].tier.Name != policy.Tier {
 			p.tiers = append(p.tiers, tierRules{tier: c.state.Tiers[c.tier(policy)], direction: d})
@@ -172,9 +179,14 @@ func (c *Compiler) compile(applied []*Policy, e *Entity, d Direction) *program {
 		rules := policyRules{policy: policy, isolates: policy.Isolates[d]}
 		for i := range policy.Rules[d] {
 			r := &policy.Rules[d][i]
-			compiled := compiledRule{index: i, action: r.Action, every: len(r.Ports) == 0}
+			compiled := compiledRule{index: i, action: r.Action, every: len(r.Ports) == 0, anyone: len(r.Peers) == 0, place: place}
+			place++
 			for n := range r.Peers {
-				compiled.terms = append(compiled.terms, c.terms.take(&r.Peers[n]))
+				if names := r.Peers[n].Names; len(names) > 0 {
+					compiled.domains, p.hasDomains = append(compiled.domains, names...), true
+				} else {
+					compiled.terms = append(compiled.terms, c.terms.take(&r.Peers[n]))
+				}
 			}
 			p.terms = append(p.terms, compiled.terms...)
 			for _, port := range r.Ports {
@@ -254,7 +266,10 @@ func (p *program) rulesFor(info *classInfo) tierList {
 			rules := policy.rules
 			policy.rules = nil
 			for _, r := range rules {
-				if len(r.terms) > 0 && !slices.ContainsFunc(r.terms, info.has) {
+				switch {
+				case r.anyone, slices.ContainsFunc(r.terms, info.has):
+					r.domains = nil
+				case len(r.domains) == 0 || info.node:
 					continue
 				}
 				if len(r.names) > 0 {
@@ -305,10 +320,11 @@ func (l tierList) boundaries(protocol Protocol) []uint16 {
 	return slices.Compact(all)
 }
 
-// decide returns the verdict of rules that match the peers of a class.
-func (l tierList) decide(info *classInfo, self bool, protocol Protocol, port uint16, staged bool) Verdict {
+// decide returns the verdict of rules that match the peers of a class. It calls named for the rules
+// before it that decide about peers with some names, in order.
+func (l tierList) decide(info *classInfo, self bool, protocol Protocol, port uint16, staged bool, named func(*compiledRule, Verdict)) Verdict {
 	for _, t := range l {
-		v, decided := t.decide(protocol, port, staged)
+		v, decided := t.decide(protocol, port, staged, named)
 		isExempt := self && t.tier.Always.Self || info.node && t.tier.Always.Node
 		if decided && v.Action != Pass && (v.Rule >= 0 || !isExempt) {
 			return v
@@ -318,15 +334,21 @@ func (l tierList) decide(info *classInfo, self bool, protocol Protocol, port uin
 }
 
 // decide returns the verdict of a tier: of its first rule that matches, or of isolation.
-func (t *tierRules) decide(protocol Protocol, port uint16, staged bool) (v Verdict, decided bool) {
+func (t *tierRules) decide(protocol Protocol, port uint16, staged bool, named func(*compiledRule, Verdict)) (v Verdict, decided bool) {
 	for _, p := range t.policies {
 		if p.policy.Staged && !staged {
 			continue
 		}
-		for _, r := range p.rules {
-			if r.every || r.spans.has(protocol, port) {
-				return Verdict{r.action, t.tier.Name, p.policy.Name, t.direction, r.index}, true
+		for i := range p.rules {
+			r := &p.rules[i]
+			if !r.every && !r.spans.has(protocol, port) {
+				continue
 			}
+			is := Verdict{r.action, t.tier.Name, p.policy.Name, t.direction, r.index}
+			if len(r.domains) == 0 {
+				return is, true
+			}
+			named(r, is)
 		}
 		if p.isolates && !decided {
 			v, decided = p.policy.Isolation(t.direction), true

@@ -127,10 +127,7 @@ func (r *reader) verdicts(e *policy.Entity, d policy.Direction, t policy.Traffic
 	if !found {
 		r.t.Fatalf("row %d has no cell for %+v", number, t)
 	}
-	if !t.Node && slices.Contains(e.Addrs, t.Peer) {
-		return cell.Self
-	}
-	return cell.Others
+	return cell.Verdicts(!t.Node && slices.Contains(e.Addrs, t.Peer), t.Names)
 }
 
 var allowed = policy.Verdict{Action: policy.Allow, Rule: -1}

@@ -5,7 +5,9 @@ package policy
 import (
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 )
 
 // Numbers in the tables. A number is given to another value only after [Compiler.Settle].
@@ -26,6 +28,7 @@ const NoTable TableID = -1
 type Subject struct {
 	Endpoint string
 	Tables   [2]TableID // by Direction
+	Network  string     // in which the names in its rules are learnt; empty: in none
 }
 
 // Address is the class and the Endpoint of an address of an Entity.
@@ -48,8 +51,39 @@ type Range struct {
 }
 
 // Cell contains the verdicts on traffic with others, and on traffic of the subject with itself: from
-// one of its addresses to another, or through a Service.
-type Cell struct{ Others, Self Verdicts }
+// one of its addresses to another, or through a Service. The first of Names that has the peer's address
+// comes before them.
+type Cell struct {
+	Others, Self Verdicts
+	Names        []NameRule
+}
+
+// NameRule is a rule for peers with some names.
+type NameRule struct {
+	Names   []string
+	Verdict Verdict
+	// Decides is set where the verdict counts: for others and for itself, in force and as if staged
+	// policies were in force.
+	Decides [2][2]bool
+}
+
+// Verdicts returns the verdicts on traffic with a peer whose address some names have; self: the peer is
+// the subject itself.
+func (c *Cell) Verdicts(self bool, names []string) Verdicts {
+	v, of := c.Others, 0
+	if self {
+		v, of = c.Self, 1
+	}
+	for staged, to := range []*Verdict{&v.Enforced, &v.Staged} {
+		for i := range c.Names {
+			if r := &c.Names[i]; r.Decides[of][staged] && haveCommon(r.Names, names) {
+				*to = r.Verdict
+				break
+			}
+		}
+	}
+	return v
+}
 
 // Verdicts are the verdict in force, and the verdict as if staged policies were in force too.
 type Verdicts struct{ Enforced, Staged Verdict }
@@ -113,17 +147,7 @@ func (c *Compiler) row(p *program, info *classInfo) RowID {
 	var r Row
 	var cells []int
 	cell := func(protocol Protocol, port uint16) CellID {
-		verdicts := func(self bool) (v Verdicts) {
-			v.Enforced = rules.decide(info, self, protocol, port, false)
-			if v.Staged = v.Enforced; isStaged {
-				v.Staged = rules.decide(info, self, protocol, port, true)
-			}
-			return v
-		}
-		v := Cell{Others: verdicts(false)}
-		if v.Self = v.Others; exemptsSelf {
-			v.Self = verdicts(true)
-		}
+		v := rules.cell(info, protocol, port, isStaged, exemptsSelf)
 		id, isNew := c.cells.take(c.cellKey(&v), v)
 		if cells = append(cells, id); isNew {
 			c.change.Cells[CellID(id)] = v
@@ -153,20 +177,64 @@ func (c *Compiler) row(p *program, info *classInfo) RowID {
 	return RowID(id)
 }
 
+// cell returns the cell of a protocol and port, for the peers of a class; see differ.
+func (l tierList) cell(info *classInfo, protocol Protocol, port uint16, isStaged, exemptsSelf bool) (v Cell) {
+	var named map[int]*NameRule // by their places
+	decide := func(of, staged int) Verdict {
+		return l.decide(info, of == 1, protocol, port, staged == 1, func(r *compiledRule, is Verdict) {
+			if named == nil {
+				named = make(map[int]*NameRule)
+			}
+			if named[r.place] == nil {
+				named[r.place] = &NameRule{Names: r.domains, Verdict: is}
+			}
+			decides := &named[r.place].Decides
+			decides[of][staged] = true
+			decides[of][1] = decides[of][1] || !isStaged
+			if !exemptsSelf {
+				decides[1] = decides[0]
+			}
+		})
+	}
+	verdicts := func(of int) (v Verdicts) {
+		v.Enforced = decide(of, 0)
+		if v.Staged = v.Enforced; isStaged {
+			v.Staged = decide(of, 1)
+		}
+		return v
+	}
+	v.Others = verdicts(0)
+	if v.Self = v.Others; exemptsSelf {
+		v.Self = verdicts(1)
+	}
+	for _, place := range slices.Sorted(maps.Keys(named)) {
+		v.Names = append(v.Names, *named[place])
+	}
+	return v
+}
+
 // cellKey returns a text that is the same for cells with the same verdicts of the same rules, which are
 // counted and logged likewise. After a change, another rule may have the same place in its policy.
 func (c *Compiler) cellKey(v *Cell) string {
-	key, known := c.cellKeys[*v]
+	if len(v.Names) > 0 {
+		return c.newCellKey(v)
+	}
+	verdicts := [2]Verdicts{v.Others, v.Self}
+	key, known := c.cellKeys[verdicts]
 	if !known {
 		key = c.newCellKey(v)
-		c.cellKeys[*v] = key
+		c.cellKeys[verdicts] = key
 	}
 	return key
 }
 
 func (c *Compiler) newCellKey(v *Cell) string {
 	key := fmt.Appendf(nil, "%#v", *v) // quotes the names
-	for _, is := range []Verdict{v.Others.Enforced, v.Others.Staged, v.Self.Enforced, v.Self.Staged} {
+	all := []Verdict{v.Others.Enforced, v.Others.Staged, v.Self.Enforced, v.Self.Staged}
+	for i := range v.Names {
+		all = append(all, v.Names[i].Verdict)
+	}
+	for _, is := range all {
 		if p := c.state.Policies[is.Policy]; p != nil {
 			key = fmt.Appendf(key, " %q %t %t", p.RuleID(is), p.Staged, p.Logs(is))
 		}
@@ -198,9 +266,5 @@ func (c *Compiler) ClassOf(t Traffic) Class {
 // peer is the subject itself.
 func (c *Compiler) Lookup(id TableID, class Class, self bool, t Traffic) Verdict {
 	row := &c.rows.items[c.tables.items[id].rows[class]]
-	cell := &c.cells.items[row.CellOf(t)]
-	if self {
-		return cell.Self.Enforced
-	}
-	return cell.Others.Enforced
+	return c.cells.items[row.CellOf(t)].Verdicts(self, t.Names).Enforced
 }

@@ -80,11 +80,20 @@ func (g Generator) protocol() policy.Protocol {
 	return pick(g, policy.TCP, policy.UDP, policy.SCTP)
 }
 
-func (g Generator) rule() policy.Rule {
+// Names are the names in the rules of the states.
+var Names = []string{"a.example", "b.example", "*.example"}
+
+func (g Generator) rule(d policy.Direction) policy.Rule {
 	r := policy.Rule{Action: policy.Action(g.IntN(4))}
+	named := d == policy.Egress && g.Chance(30)
+	if named {
+		r.Action = policy.Allow
+	}
 	g.several(0, 2, func(int) {
 		p := policy.Peer{}
-		if g.Chance(50) {
+		if named && g.Chance(70) {
+			g.several(1, 2, func(int) { p.Names = append(p.Names, pick(g, Names...)) })
+		} else if g.Chance(50) {
 			s := g.selector()
 			p.Entities = &s
 		} else {
@@ -117,7 +126,7 @@ func (g Generator) policy(name string, tiers []*policy.Tier) *policy.Policy {
 	for d := range p.Rules {
 		p.Isolates[d] = g.Chance(50)
 		g.several(0, 3, func(i int) {
-			r := g.rule()
+			r := g.rule(policy.Direction(d))
 			text, _ := json.Marshal(r) // strings and numbers only
 			r.ID = fmt.Sprintf("%d %s", i, text)
 			p.Rules[d] = append(p.Rules[d], r)
@@ -144,7 +153,11 @@ func (g Generator) entity(name string, others map[string]*policy.Entity) *policy
 			e.Addrs = append(e.Addrs, addr)
 		}
 	})
+	if e.Endpoint != "" && g.Chance(80) {
+		e.Network = pick(g, "net", "far")
+	}
 	if name == "e0" && g.Chance(50) {
+		e.Network = ""
 		e.Set, e.Here, e.Endpoint, e.Addrs = "nodes", true, policy.Here, nil
 	}
 	return e
@@ -206,6 +219,11 @@ func (g Generator) Traffic() policy.Traffic {
 	if t.Protocol.HasPorts() {
 		t.Port = pick[uint16](g, 0, 1, 2, 3, 4, 1000, 65533, 65534, 65535)
 	}
+	g.several(0, 2, func(int) {
+		if name := pick(g, Names...); !slices.Contains(t.Names, name) {
+			t.Names = append(t.Names, name)
+		}
+	})
 	return t
 }
 

@@ -270,7 +270,7 @@ func (d *DataPlane) adoptRules() (err error) {
 		d.firewall, err = rules.Adopt(d.tables, d.images, d.epoch.Raise, d.log)
 	}
 	if err == nil {
-		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, Raise: d.epoch.RaisePorts, Released: d.endConnections, SetInUse: d.setPoliciesInUse})
+		d.policies, err = policies.Adopt(policies.Options{Tables: d.tables, Maps: d.maps, NameGrace: d.config.NameGrace, Raise: d.epoch.RaisePorts, Released: d.endConnections, SetInUse: d.setPoliciesInUse})
 	}
 	return err
 }
@@ -368,6 +368,9 @@ func (d *DataPlane) Close() (err error) {
 			d.ports.Close()
 		}
 		d.mirrors.Close()
+		if d.policies != nil {
+			err = errors.Join(err, d.policies.Close())
+		}
 		if d.shared != nil {
 			err = errors.Join(err, d.shared.Close())
 		}

@@ -88,7 +88,7 @@ func (d *DataPlane) keeperOptions(o pin.Origin) keeper.Options {
 		},
 		IsIdle: func() bool { return !d.ports.AreAttached() && !d.mirrors.AreAttached() },
 		// Maintain reports the errors of both.
-		EachRound: func() { _ = errors.Join(d.renewSwitch(), d.ports.FollowLoopback()) },
+		EachRound: func() { _ = errors.Join(d.renewSwitch(), d.ports.FollowLoopback(), d.policies.SweepNames()) },
 		Severed:   d.mirrors.Severed, Repin: d.mirrors.Repin,
 	}
 }

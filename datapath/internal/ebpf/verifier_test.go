@@ -38,6 +38,7 @@ type verified struct {
 // checks.
 func everyProgram() map[string]verified {
 	all := map[string]verified{kernel.ExpirerProgLlExpireRun: {load: kernel.LoadExpirer, program: kernel.ExpirerProgLlExpireRun, whole: true}}
+	all[kernel.NamesProgLlNamesSweep] = verified{load: kernel.LoadNames, program: kernel.NamesProgLlNamesSweep, whole: true}
 	for namespace, where := range map[uint8]string{netnsHost: "host", netnsSwitch: "switch"} {
 		for first, what := range map[uint8]string{0: "", 1: ", shadow"} {
 			constants := map[string]any{kernel.VarConfigNetns: namespace, kernel.VarConfigShadow: first}
@@ -46,6 +47,7 @@ func everyProgram() map[string]verified {
 			all[kernel.ProgLlTcSlow+", "+where+what] = verified{kernel.LoadKernel, kernel.ProgLlTcSlow, constants, 0, whole}
 			all[kernel.EgressProgLlTcEgress+", "+where+what] = verified{kernel.LoadEgress, kernel.EgressProgLlTcEgress, constants, 0, whole}
 		}
+		all[kernel.NamesProgLlTcNames+", "+where] = verified{kernel.LoadNames, kernel.NamesProgLlTcNames, map[string]any{kernel.VarConfigNetns: namespace}, 0, namespace == netnsHost}
 		for _, name := range []string{kernel.MirrorsProgLlMirrorIn, kernel.MirrorsProgLlMirrorOut, kernel.MirrorsProgLlMirrorSend} {
 			all[name+", "+where] = verified{kernel.LoadMirrors, name, map[string]any{kernel.VarConfigNetns: namespace}, 0, namespace == netnsHost}
 		}

@@ -113,6 +113,11 @@ func (t *telemetry) PolicyCounters(_ context.Context, name string) (c datapath.P
 	return c, true, nil
 }
 
+// PolicyNames implements [datapath.Telemetry]. No packets arrive from which to learn.
+func (t *telemetry) PolicyNames(string, netip.Addr) (usable, former []string, err error) {
+	return nil, nil, nil
+}
+
 // PolicyVerdict implements [datapath.Telemetry].
 func (t *telemetry) PolicyVerdict(endpoint datapath.EndpointName, d policy.Direction, traffic policy.Traffic) (v policy.Verdict, found bool) {
 	s, _ := t.policies.get(datapath.NodeSet)

@@ -36,6 +36,7 @@ func TestSchemas(t *testing.T) {
 			if field, ok := strings.CutPrefix(path, "Mirror.Match."); ok {
 				elsewhere = slices.Contains([]string{"ICMP", "TCPFlags", "In", "Out", "VLANs", "DSCP"}, field) // rejected
 			}
+			elsewhere = elsewhere || path == "Policy.Ingress[0].From[0].Names" // rejected
 			for _, same := range []string{"Policy.Egress[0].To[0].", "Policy.Egress[0].Ports[0].", "Policy.Ingress[0].From[0].Namespaces.", "Policy.Ingress[0].From[0].Entities."} {
 				elsewhere = elsewhere || strings.HasPrefix(path, same) // same as for ingress, or in appliedTo
 			}

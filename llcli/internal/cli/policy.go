@@ -166,6 +166,9 @@ func showDecisions(a *command.App, p *api.PolicyPath) {
 		return
 	}
 	t.Flush()
+	if e := p.Egress; e != nil && e.Verdict != api.PolicyActions[0] && len(e.FormerNames) > 0 {
+		a.Printf("The address no longer belongs to %s: new connections may use it until its TTL and the grace period end.\n", output.Clean(strings.Join(e.FormerNames, ", ")))
+	}
 }
 
 func tierResult(t *api.PolicyTier) string {

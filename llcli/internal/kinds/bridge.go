@@ -66,6 +66,7 @@ var bridgeFields = []specField{
 	},
 	{flag: "ageing", path: "ageing", form: formTime, usage: "remember a silent host for this `TIME` (default 5m)"},
 	{flag: "mtu", path: "mtu", form: formNumber, usage: "its MTU in `BYTES` (default: the kernel chooses)"},
+	{flag: "resolver", path: "resolvers", form: formWords, usage: "`ADDRESS` of a DNS server from whose responses names in Policies are learnt; may be repeated"},
 }
 
 const bridgeSchema = `kind: Bridge
@@ -87,6 +88,7 @@ spec:
     - device: hs2
   ageing: 5m                  # how long a silent host is remembered, 1s to 168h
   mtu: 1500                   # default: the kernel chooses
+  resolvers: [192.0.2.53]     # DNS servers from whose responses names in Policies are learnt
 `
 
 // showPorts shows the ports of a Bridge, one per line.

@@ -98,3 +98,30 @@ var fillSchema = strings.NewReplacer(
 	"{tunnelTypes}", strings.Join(api.TunnelTypes[1:], ", "),
 	"{xdpModes}", strings.Join(api.XDPModes[1:], ", "),
 ).Replace
+
+// nameWord begins a DNS name in a peer.
+const nameWord = "name:"
+
+// peerItem reads a selector, or a list of addresses, prefixes and groups, or a list of names.
+func peerItem(text string) (any, error) {
+	words := strings.Split(text, ",")
+	if strings.HasPrefix(text, nameWord) {
+		names := []any{}
+		for _, word := range words {
+			name, ok := strings.CutPrefix(word, nameWord)
+			if !ok {
+				return nil, fmt.Errorf("%q: a peer is a list of names, or anything else: write two peers", text)
+			}
+			names = append(names, name)
+		}
+		return map[string]any{"names": names}, nil
+	}
+	if strings.HasPrefix(text, "group:") || !strings.Contains(words[0], "=") && strings.ContainsAny(words[0], "./") && !strings.HasPrefix(text, "namespace:") || strings.Contains(words[0], "::") {
+		return map[string]any{"prefixes": words}, nil
+	}
+	selector, err := selectorItem(text)
+	if peer, ok := selector.(map[string]any); ok && len(peer) == 0 {
+		peer["entities"] = map[string]any{}
+	}
+	return selector, err
+}

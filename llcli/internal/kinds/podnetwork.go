@@ -62,6 +62,7 @@ var podNetworkFields = []specField{
 	{flag: "masquerade", path: "masquerade.enabled", form: formTruth, usage: "masquerade traffic to destinations outside the pod network"},
 	{flag: "except", path: "masquerade.except", form: formWords, usage: "`PREFIX` that sees the pods' own addresses; may be repeated"},
 	{flag: "policy", path: "policy", usage: "whether pods need an Entity: optional (the default), `required`"},
+	{flag: "resolver", path: "resolvers", form: formWords, usage: "`ADDRESS` of a DNS server from whose responses names in Policies are learnt; may be repeated"},
 }
 
 const podNetworkSchema = `kind: PodNetwork
@@ -77,4 +78,5 @@ spec:
     enabled: true             # destinations other than pods and Peers see the node's address,
     except: [10.0.0.0/8]      # except these
   policy: required            # pods need an Entity: CNI ADD waits for it; default: optional
+  resolvers: [10.96.0.10]     # DNS servers from whose responses names in Policies are learnt
 `

@@ -139,6 +139,9 @@ func PeerText(p *api.PolicyPeer) string {
 	if len(p.Prefixes) > 0 {
 		text = strings.Join(p.Prefixes.Strings(), ",")
 	}
+	if len(p.Names) > 0 {
+		text = nameWord + strings.Join(p.Names, ","+nameWord)
+	}
 	if len(p.Except) > 0 {
 		text += " except " + strings.Join(p.Except.Strings(), ",")
 	}
@@ -292,19 +295,6 @@ func ruleItem(side string) func(string) (any, error) {
 	}
 }
 
-// peerItem reads a selector, or a list of addresses, prefixes and groups.
-func peerItem(text string) (any, error) {
-	words := strings.Split(text, ",")
-	if strings.HasPrefix(text, "group:") || !strings.Contains(words[0], "=") && strings.ContainsAny(words[0], "./") && !strings.HasPrefix(text, "namespace:") || strings.Contains(words[0], "::") {
-		return map[string]any{"prefixes": words}, nil
-	}
-	selector, err := selectorItem(text)
-	if peer, ok := selector.(map[string]any); ok && len(peer) == 0 {
-		peer["entities"] = map[string]any{}
-	}
-	return selector, err
-}
-
 // portItem reads PROTOCOL, PROTOCOL/PORT, PROTOCOL/FIRST-LAST, NAME or PROTOCOL/NAME.
 func portItem(text string) (any, error) {
 	protocol, ports, hasPorts := strings.Cut(text, "/")
@@ -376,6 +366,9 @@ spec:
         - {set: nodes}
       ports:                  # of the peer
         - {protocol: tcp, port: 22}
+    - action: allow
+      to:                     # addresses that resolvers return for names: only to allow
+        - names: [db.example.org, "*.example.net"] # *. in front: all names below it
 ---
 kind: Policy
 name: monitors

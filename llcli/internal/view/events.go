@@ -319,5 +319,9 @@ func policyText(p *api.DecidingRule) string {
 	if p.Endpoint == api.PolicyNode {
 		of = "the node"
 	}
-	return fmt.Sprintf(", %s of %s by policy %s%s, tier %s", p.Direction, of, p.Policy, output.Prefixed(" rule ", p.Rule), p.Tier)
+	text := fmt.Sprintf(", %s of %s by policy %s%s, tier %s", p.Direction, of, p.Policy, output.Prefixed(" rule ", p.Rule), p.Tier)
+	if len(p.FormerNames) > 0 {
+		text += fmt.Sprintf(", the address no longer belongs to %s", strings.Join(p.FormerNames, ", "))
+	}
+	return text
 }

@@ -48,6 +48,7 @@ type Config struct {
 	Attach  string // tcx or tc forces the hook; empty: the best available one
 	// SweepInterval is the interval of sweeps over all connections; 0: the data plane's default.
 	SweepInterval time.Duration
+	NameGrace     time.Duration // new connections may use an address of a name this long after its TTL
 
 	HistoryRevisions int   // how many revisions are kept for rollback
 	HistoryBytes     int64 // limit on their size on disk
@@ -91,6 +92,7 @@ func defaults(instance string, memory Memory) *Config {
 		HistoryRevisions: 1000,
 		HistoryBytes:     64 << 20,
 		Failsafe:         defaultFailsafe(),
+		NameGrace:        time.Minute,
 		LogLevel:         slog.LevelInfo,
 		IPAMPlugins:      []string{"/opt/cni/bin", "/usr/lib/cni"},
 		ReservedHostPorts: []datapath.PortRange{

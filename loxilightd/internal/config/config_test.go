@@ -41,7 +41,7 @@ firewall:
     - {source: [192.0.2.0/24, "2001:db8::1"], protocol: tcp, ports: [22, 8000-8010], in: eth0}
     - in: [eth1, eth2]
       destination: 192.0.2.7
-policy: {failsafe: {in: [sctp/7000-7010, "2001:db8::/32"], out: []}}
+policy: {nameGrace: 90s, failsafe: {in: [sctp/7000-7010, "2001:db8::/32"], out: []}}
 `))
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ policy: {failsafe: {in: [sctp/7000-7010, "2001:db8::/32"], out: []}}
 			{ID: "sctp/7000-7010", Ports: []policy.Port{{Protocol: policy.SCTP, First: 7000, Last: 7010}}},
 			{ID: "2001:db8::/32", Peers: []policy.Peer{{Prefixes: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}}}},
 		}, nil},
-		Backend: "fake", Attach: "tc", SweepInterval: 250 * time.Millisecond,
+		Backend: "fake", Attach: "tc", SweepInterval: 250 * time.Millisecond, NameGrace: 90 * time.Second,
 		LogLevel: slog.LevelDebug, LogFormat: "json", Memory: machineMemory(), AutoSizes: []string{},
 	}
 	if d := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); d != "" {
@@ -121,6 +121,8 @@ func TestErrorsNameLineAndKey(t *testing.T) {
 		{"history: {bytes: 64}\n", `t.yaml:1: history.bytes: "64" is not a valid size: want 64KiB to 4GiB`},
 		{"history: {bytes: 64MB}\n", `t.yaml:1: history.bytes: "64MB" is not a valid size`},
 		{"history: {bytes: 99999999GiB}\n", `t.yaml:1: history.bytes: "99999999GiB" is not a valid size`},
+		{"policy: {nameGrace: 25h}\n", `t.yaml:1: policy.nameGrace: "25h" is not a valid time: want whole seconds from 0s to 24h, such as 60s`},
+		{"policy: {nameGrace: 100ms}\n", `"100ms" is not a valid time`},
 		{"policy: {failsafe: {in: [ssh]}}\n", `t.yaml:1: policy.failsafe.in: "ssh" is neither a port, such as tcp/22, nor an address or prefix`},
 		{"policy: {failsafe: {in: [tcp/22, tcp/22]}}\n", `policy.failsafe.in: "tcp/22" is listed twice`},
 		{"policy: {failsafe: {out: [tcp]}}\n", `policy.failsafe.out: "tcp" lacks a port: list a port such as tcp/22`},

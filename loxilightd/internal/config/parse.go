@@ -58,6 +58,7 @@ var schema = []key{
 		get:  func(*Config) any { return nil },
 		list: func(r *reader, c *Config, name string, n *yaml.Node) { c.Exempt = r.exemptions(name, n) },
 	},
+	text("policy.nameGrace", func(c *Config) *time.Duration { return &c.NameGrace }, parseGrace),
 	failsafe("policy.failsafe.in", policy.Ingress),
 	failsafe("policy.failsafe.out", policy.Egress),
 	list("cni.ipamPlugins", func(c *Config) *[]string { return &c.IPAMPlugins }, parseDir),
@@ -137,6 +138,14 @@ func parseInterval(s string) (time.Duration, error) {
 	d, err := time.ParseDuration(s)
 	if err != nil || d < 100*time.Millisecond || d > time.Hour {
 		return 0, fmt.Errorf("%q is not a valid interval: want a duration from 100ms to 1h, such as 5s", s)
+	}
+	return d, nil
+}
+
+func parseGrace(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 || d > 24*time.Hour || d%time.Second != 0 {
+		return 0, fmt.Errorf("%q is not a valid time: want whole seconds from 0s to 24h, such as 60s", s)
 	}
 	return d, nil
 }

@@ -46,6 +46,8 @@ type fakePlane struct {
 	samples        chan datapath.Sample
 	policyCounters map[string]datapath.PolicyCounters
 	ownersError    error
+	usableNames    []string
+	formerNames    []string
 }
 
 func (p *fakePlane) Connections() datapath.Connections { return p }
@@ -56,7 +58,10 @@ func (p *fakePlane) Repairs() uint64                   { return 0 }
 func (p *fakePlane) IsIdle() bool                      { return false }
 
 func (p *fakePlane) Devices(bool) map[string]datapath.Device { return nil }
-func (p *fakePlane) Announces(netip.Addr) bool               { return true }
+func (p *fakePlane) PolicyNames(string, netip.Addr) (usable, former []string, err error) {
+	return p.usableNames, p.formerNames, nil
+}
+func (p *fakePlane) Announces(netip.Addr) bool { return true }
 
 func (p *fakePlane) Forwarding(bool) datapath.Forwarding {
 	return datapath.Forwarding{IPv4: true, IPv6: true}

@@ -24,6 +24,8 @@ type policyView struct {
 	*policy.State
 	of      *state.Snapshot
 	pending string // why packets do not obey the desired state
+	// names returns the names that have an address in a network, for new connections and no longer.
+	names func(network string, a netip.Addr) (usable, former []string, err error)
 }
 
 // policiesInForce returns the state that packets obey.
@@ -35,7 +37,7 @@ func (s *Server) policiesInForce() (*policyView, *api.Error) {
 	if pending == "" && of.Revision != s.Store.Snapshot().Revision {
 		pending = "the latest changes are not in force yet"
 	}
-	return &policyView{is, of, pending}, nil
+	return &policyView{is, of, pending, s.Plane.Telemetry().PolicyNames}, nil
 }
 
 // policiesWith returns the state as if objects had been applied.
@@ -48,7 +50,7 @@ func (s *Server) policiesWith(c Caller, objects []api.Object) (*policyView, *api
 	if err != nil {
 		return nil, refusalError(err)
 	}
-	return &policyView{s.Progress.PolicyStateOf(result.Planned), result.Planned, ""}, nil
+	return &policyView{s.Progress.PolicyStateOf(result.Planned), result.Planned, "", s.Plane.Telemetry().PolicyNames}, nil
 }
 
 // policyEnd is one end of traffic.
@@ -307,6 +309,11 @@ func (v *policyView) decide(endpoint string, d policy.Direction, t policy.Traffi
 	subject := v.subject(endpoint)
 	if subject == nil {
 		return result
+	}
+	if d == policy.Egress && subject.Network != "" && !t.Node {
+		// After an error, no name has the address.
+		t.Names, result.FormerNames, _ = v.names(subject.Network, t.Peer)
+		result.Names = t.Names
 	}
 	steps, verdict := v.Explain(subject, d, t, staged)
 	result.Verdict = verdict.Action.String()

@@ -165,7 +165,7 @@ func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
 	if d == nil {
 		return nil
 	}
-	rule := &api.DecidingRule{Endpoint: endpointText(string(d.Endpoint)), Direction: d.Direction.String()}
+	rule := &api.DecidingRule{Endpoint: endpointText(string(d.Endpoint)), Direction: d.Direction.String(), FormerNames: strings.Fields(d.FormerNames)}
 	if d.Policy == policy.Unknown {
 		return rule
 	}

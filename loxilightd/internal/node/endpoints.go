@@ -10,6 +10,7 @@ import (
 	"slices"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
@@ -92,6 +93,8 @@ func (n *Node) endpointIn(s *state.Snapshot, o *state.Object) datapath.Endpoint 
 	if e.Bridge = bridgeOf(s, e.Network); e.Bridge != "" {
 		e.Routes = n.roamingRoutes(s, o.Value.(*state.Endpoint), e.Bridge)
 	}
+	network, _ := policies.ResolversOf(s, o.Value.(*state.Endpoint))
+	e.Learns = network != ""
 	return e
 }
 

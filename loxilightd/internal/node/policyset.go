@@ -117,7 +117,7 @@ func (r *policySet) apply(s *state.Snapshot, changed []state.Key) {
 		switch {
 		case isPolicyKind(k.Kind):
 			relevant, r.changed[k] = true, true
-		case k.Kind == state.KindPodNetwork, k.Kind == state.KindAddressGroup && r.groups.has(k):
+		case k.Kind == state.KindPodNetwork, k.Kind == state.KindBridge && len(r.desired.Policies) > 0, k.Kind == state.KindAddressGroup && r.groups.has(k):
 			relevant = true
 		case k.Kind == state.KindEndpoint && (len(r.desired.Policies) > 0 || s.RequiresEntity(&state.Endpoint{})):
 			relevant = true

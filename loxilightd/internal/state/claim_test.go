@@ -18,7 +18,7 @@ func TestDevicesThatObjectsName(t *testing.T) {
 	pod.Owner = OwnerCNI
 	commit(t, s, &Transaction{Put: []*Object{
 		put(KindInterface, "i", "cli", &Interface{datapath.Port{Device: "hs1"}}),
-		put(KindBridge, "b", "file", &Bridge{datapath.Bridge{Device: "hs2", Ports: []datapath.BridgePort{{Device: "hs3"}}}}),
+		put(KindBridge, "b", "file", &Bridge{Bridge: datapath.Bridge{Device: "hs2", Ports: []datapath.BridgePort{{Device: "hs3"}}}}),
 		put(KindTunnel, "t", "k8s", &Tunnel{datapath.Tunnel{Device: "hs4"}}),
 		put(KindPodNetwork, "n", "cli", &PodNetwork{Bridge: "hs7"}),
 		endpoint("e", "hs5", 5, "10.1.0.5"), pod,

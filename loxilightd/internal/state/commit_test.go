@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/policy"
 )
 
 func actions(r *Result) []string {
@@ -163,6 +164,13 @@ func TestMoreRulesThanCanBe(t *testing.T) {
 	commit(t, s, several(datapath.MaxFirewallRules, rule))
 	wantRefusal(t, s, several(2001, nat), Capacity, "NAT/r02000", "", "a node has at most 2000 NAT rules: 0 now, 2001 with this change")
 	commit(t, s, several(2000, nat))
+	names := func(name string) *Object {
+		peers := []policy.Peer{{Names: make([]string, 1000)}}
+		return &Object{Key: Key{KindPolicy, name}, Value: &Policy{Policy: policy.Policy{Tier: "t", Rules: [2][]policy.Rule{policy.Egress: {{Peers: peers}}}}}}
+	}
+	commit(t, s, several(1, func(string) *Object { return &Object{Key: Key{KindTier, "t"}, Value: &Tier{}} }))
+	wantRefusal(t, s, several(5, names), Capacity, "Policy/r00004", "", "a node has at most 4096 names in Policies: 0 now, 5000 with this change; delete some, or use *.NAME for several names")
+	commit(t, s, several(4, names))
 	wantRefusal(t, s, &Transaction{Put: []*Object{{
 		Key: Key{KindPodNetwork, "p"}, Value: &PodNetwork{Masquerade: true, Subnets: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
 	}}}, Capacity, "PodNetwork/p", "", "a node has at most 2000 NAT rules: 2000 now, 2001 with this change")

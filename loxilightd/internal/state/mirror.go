@@ -19,8 +19,7 @@ type Mirror struct {
 	HasNetns    bool   // To.Switch is configured
 }
 
-func (*Mirror) cost() datapath.Cost { return datapath.Cost{} }
-
+func (*Mirror) cost() datapath.Cost               { return datapath.Cost{} }
 func (*Mirror) claims(func(claim, func() string)) {}
 
 // MirrorFault is the reason why nothing can be copied as a Mirror desires.

@@ -10,7 +10,10 @@ import (
 )
 
 // Bridge is the spec of a Bridge.
-type Bridge struct{ datapath.Bridge }
+type Bridge struct {
+	datapath.Bridge
+	Resolvers []netip.Addr // as in PodNetwork
+}
 
 func (*Bridge) cost() datapath.Cost { return datapath.Cost{} }
 

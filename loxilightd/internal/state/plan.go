@@ -249,12 +249,14 @@ func (p *plan) holds(k Key, c claim) (held bool) {
 // checkCapacity rejects a plan that overfills a table. Objects that exceed a limit which was
 // lowered later may stay and may shrink.
 func (s *Store) checkCapacity(p *plan) error {
-	if err := p.checkMost("FirewallRules", "delete or merge some", datapath.MaxFirewallRules,
-		func(c datapath.Cost) int { return c.FirewallRules }); err != nil {
+	if err := p.checkMost("FirewallRules", "delete or merge some", datapath.MaxFirewallRules, func(c datapath.Cost) int { return c.FirewallRules }); err != nil {
 		return err
 	}
 	if err := p.checkMost("NAT rules", "delete some, or raise tables.rules in the configuration: a 16th of it is the limit",
 		int(s.tables.MaxNATs()), func(c datapath.Cost) int { return c.NATs }); err != nil {
+		return err
+	}
+	if err := p.checkMost("names in Policies", "delete some, or use *.NAME for several names", datapath.NameMax, func(c datapath.Cost) int { return c.Names }); err != nil {
 		return err
 	}
 	if err := p.checkCounts(); err != nil {

@@ -20,6 +20,7 @@ type PodNetwork struct {
 	Except     []netip.Prefix // exceptions from Masquerade, in addition to pods' and peers' prefixes
 	// PolicyRequired is set if Endpoints that are no Entity may neither send nor receive.
 	PolicyRequired bool
+	Resolvers      []netip.Addr // from whose responses names in Policies are learnt
 }
 
 // cost returns the cost of the masquerade rules, one for each family.

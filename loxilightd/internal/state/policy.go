@@ -79,8 +79,7 @@ func (e *Entity) claims(each func(claim, func() string)) {
 // Namespace is the spec of a Namespace.
 type Namespace struct{ policy.Namespace }
 
-func (*Namespace) cost() datapath.Cost { return datapath.Cost{} }
-
+func (*Namespace) cost() datapath.Cost               { return datapath.Cost{} }
 func (*Namespace) claims(func(claim, func() string)) {}
 
 // Tier is the spec of a Tier. Its Name is unset.
@@ -89,8 +88,7 @@ type Tier struct {
 	Order int32
 }
 
-func (*Tier) cost() datapath.Cost { return datapath.Cost{} }
-
+func (*Tier) cost() datapath.Cost               { return datapath.Cost{} }
 func (*Tier) claims(func(claim, func() string)) {}
 
 // Tiers returns the Tiers in a snapshot in the order in which they are evaluated.
@@ -127,7 +125,7 @@ func (p *Policy) cost() (c datapath.Cost) {
 	for _, rules := range p.Rules {
 		for i := range rules {
 			for _, peer := range rules[i].Peers {
-				c.Prefixes += len(peer.Prefixes) + len(peer.Except)
+				c.Prefixes, c.Names = c.Prefixes+len(peer.Prefixes)+len(peer.Except), c.Names+len(peer.Names)
 			}
 		}
 	}

@@ -64,7 +64,7 @@ func (m *small) object(owner string) *Object {
 		for _, device := range some(m, 1, "eth1", "eth2", "hs-t") {
 			b.Ports = append(b.Ports, datapath.BridgePort{Device: device})
 		}
-		v = &Bridge{b}
+		v = &Bridge{Bridge: b}
 	case KindInterface:
 		v = &Interface{datapath.Port{Device: m.device(), Switch: m.IntN(2) == 0}}
 	case KindEndpoint:

@@ -12,7 +12,7 @@ import (
 )
 
 func bridgeWith(name string, addresses ...string) *Object {
-	return &Object{Key: Key{KindBridge, name}, Owner: "cli", Spec: fmt.Sprint(addresses), Value: &Bridge{datapath.Bridge{
+	return &Object{Key: Key{KindBridge, name}, Owner: "cli", Spec: fmt.Sprint(addresses), Value: &Bridge{Bridge: datapath.Bridge{
 		Device: "br-" + name, Addresses: prefixes(addresses),
 	}}}
 }

@@ -17,15 +17,13 @@ const DefaultPriority = 1000
 // FirewallRule is the spec of a FirewallRule.
 type FirewallRule struct{ datapath.FirewallRule }
 
-func (r *FirewallRule) cost() datapath.Cost { return r.Cost() }
-
+func (r *FirewallRule) cost() datapath.Cost             { return r.Cost() }
 func (*FirewallRule) claims(func(claim, func() string)) {}
 
 // NAT is the spec of a NAT.
 type NAT struct{ datapath.NAT }
 
-func (n *NAT) cost() datapath.Cost { return n.Cost() }
-
+func (n *NAT) cost() datapath.Cost             { return n.Cost() }
 func (*NAT) claims(func(claim, func() string)) {}
 
 // AddressGroup is the spec of an AddressGroup.
@@ -35,8 +33,7 @@ type AddressGroup struct {
 	Labels []map[string]string  // labels that select Endpoints: all labels in one of these maps
 }
 
-func (g *AddressGroup) cost() datapath.Cost { return g.Cost() }
-
+func (g *AddressGroup) cost() datapath.Cost             { return g.Cost() }
 func (*AddressGroup) claims(func(claim, func() string)) {}
 
 // groupsOf yields the AddressGroups to which a value refers, each with the field that names it.

@@ -49,14 +49,16 @@ type Side struct {
 	priority   uint16          // of filters
 	anchor     link.Anchor     // of tcx links: where they are inserted; nil: behind all others
 	of         func(*Pair) *ebpf.Program
+	load       func(*Netns) error // loads the program, unless already done; nil: it is loaded
+	unshadowed bool               // has no shadow program
 }
 
 // Sides returns the tc hooks of a device in the order in which programs are attached: egress, then
 // ingress, since processing begins once ingress is attached.
 func Sides() [2]Side {
 	return [2]Side{
-		{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, filterPriority, nil, func(p *Pair) *ebpf.Program { return p.Egress }},
-		{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, filterPriority, nil, func(p *Pair) *ebpf.Program { return p.Ingress }},
+		{"egress", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, filterPriority, nil, func(p *Pair) *ebpf.Program { return p.Egress }, nil, false},
+		{"ingress", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, filterPriority, nil, func(p *Pair) *ebpf.Program { return p.Ingress }, nil, false},
 	}
 }
 
@@ -123,6 +125,9 @@ func attachHook(z *Netns, s Side, how, folder string, index int) (Attachment, er
 
 // attachTCX attaches the program of a side and pins it in folder.
 func attachTCX(z *Netns, s Side, folder string, index int) (*tcx, error) {
+	if err := z.loadFor(s); err != nil {
+		return nil, err
+	}
 	if _, err := z.pinSlow(s, folder); err != nil {
 		return nil, err
 	}
@@ -152,8 +157,7 @@ func (z *Netns) OpenAttachments(folder string) (found []Attachment, index int, e
 	if err != nil {
 		return nil, 0, err
 	}
-	sides := Sides()
-	if found, index, err = z.openSides(sides[:], folder, pins); err != nil {
+	if found, index, err = z.openSides(PortSides(), folder, pins); err != nil {
 		return nil, 0, err
 	}
 	x, err := openXDP(z, folder, pins)
@@ -216,7 +220,7 @@ func openTCX(z *Netns, s Side, path string) (Attachment, int, error) {
 }
 
 func (t *tcx) AttachShadow() (err error) {
-	if t.index == 0 {
+	if t.index == 0 || t.side.unshadowed {
 		return nil // the device is gone
 	}
 	if _, err = t.namespace.shadow.pinSlow(t.side, filepath.Dir(t.path)); err == nil {
@@ -229,7 +233,10 @@ func (t *tcx) AttachShadow() (err error) {
 
 func (t *tcx) Replace() error {
 	if t.index == 0 {
-		return nil // as in AttachShadow
+		return nil // the device is gone
+	}
+	if err := t.namespace.loadFor(t.side); err != nil {
+		return err
 	}
 	if _, err := t.namespace.pinSlow(t.side, filepath.Dir(t.path)); err != nil {
 		return err
@@ -273,11 +280,11 @@ func (t *tcx) Close() {
 }
 
 // AllAttached reports whether the tc programs of the device with an ifindex are all still attached.
-// XDP programs are ignored.
+// Other programs are ignored.
 func AllAttached(attachments []Attachment, index int) bool {
 	there := 0
 	for _, h := range attachments {
-		if _, is := h.(*XDP); is {
+		if _, is := h.(*XDP); is || IsNames(h) {
 			continue
 		}
 		if !h.Attached() {

@@ -98,9 +98,8 @@ func detachPort(z *Netns, folder string) error {
 			return err
 		}
 	}
-	// In the reverse order of attaching: ingress first.
-	sides := Sides()
-	for _, s := range slices.Backward(sides[:]) {
+	// In the reverse order of attaching.
+	for _, s := range slices.Backward(PortSides()) {
 		if err := detachSide(z, s, folder, pins); err != nil {
 			return err
 		}

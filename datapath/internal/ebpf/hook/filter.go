@@ -51,6 +51,9 @@ func (f *Filter) Replace() error {
 	if !f.found {
 		return nil // the device is gone, or another program removed the filter
 	}
+	if err := f.namespace.loadFor(f.side); err != nil {
+		return err
+	}
 	if _, err := f.namespace.pinSlow(f.side, f.folder); err != nil {
 		return err
 	}
@@ -59,7 +62,7 @@ func (f *Filter) Replace() error {
 
 // AttachShadow implements [Attachment]. It replaces the shadow program of an interrupted run.
 func (f *Filter) AttachShadow() error {
-	if !f.found {
+	if !f.found || f.side.unshadowed {
 		return nil
 	}
 	b := f.entry(f.side.of(&f.namespace.shadow))
@@ -128,6 +131,9 @@ func (f *Filter) qdisc() netlink.Qdisc {
 
 // attach pins the program, then adds the filter or replaces the existing one.
 func (f *Filter) attach() error {
+	if err := f.namespace.loadFor(f.side); err != nil {
+		return err
+	}
 	program := f.side.of(&f.namespace.Pair)
 	if err := pinClone(program, f.pinPath()); err != nil {
 		return err

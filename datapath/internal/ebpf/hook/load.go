@@ -28,11 +28,12 @@ type Pair struct {
 	Ingress, Egress *ebpf.Program
 	slow            *ebpf.Map // from which Ingress calls the program of the slow path
 	mirrors         [mirrorSideCount]*ebpf.Program
+	names           *ebpf.Program
 }
 
 // Close closes the handles of the programs; attached programs stay attached.
 func (p *Pair) Close() (err error) {
-	for _, x := range append(p.mirrors[:], p.Ingress, p.Egress) {
+	for _, x := range append(p.mirrors[:], p.Ingress, p.Egress, p.names) {
 		if x != nil {
 			err = errors.Join(err, x.Close())
 		}

@@ -34,6 +34,7 @@ const (
 	mirrorSendPriority = filterPriority - 3
 	mirrorInPriority   = filterPriority - 2
 	mirrorOutPriority  = filterPriority + 1
+	namesPriority      = filterPriority + 2 // see NamesSide
 )
 
 // mirrorPrograms are the names of the programs, by the indexes above.
@@ -42,9 +43,9 @@ var mirrorPrograms = [mirrorSideCount]string{kernel.MirrorsProgLlMirrorIn, kerne
 // MirrorSides returns the hooks to which programs of mirrors are attached, by the indexes above.
 func MirrorSides() [mirrorSideCount]Side {
 	return [mirrorSideCount]Side{
-		{"mirror_in", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, mirrorInPriority, link.Head(), func(p *Pair) *ebpf.Program { return p.mirrors[MirrorIn] }},
-		{"mirror_out", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, mirrorOutPriority, link.Tail(), func(p *Pair) *ebpf.Program { return p.mirrors[MirrorOut] }},
-		{"mirror_send", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, mirrorSendPriority, link.Head(), func(p *Pair) *ebpf.Program { return p.mirrors[MirrorSend] }},
+		{"mirror_in", ebpf.AttachTCXIngress, netlink.HANDLE_MIN_INGRESS, mirrorInPriority, link.Head(), func(p *Pair) *ebpf.Program { return p.mirrors[MirrorIn] }, nil, false},
+		{"mirror_out", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, mirrorOutPriority, link.Tail(), func(p *Pair) *ebpf.Program { return p.mirrors[MirrorOut] }, nil, false},
+		{"mirror_send", ebpf.AttachTCXEgress, netlink.HANDLE_MIN_EGRESS, mirrorSendPriority, link.Head(), func(p *Pair) *ebpf.Program { return p.mirrors[MirrorSend] }, nil, false},
 	}
 }
 

@@ -132,7 +132,8 @@ func (x *inspector) filterChain(id uint8, z *hook.Netns, l netlink.Link, s hook.
 		c := datapath.ChainProgram{Hook: "tc", Program: f.Type(), Detail: fmt.Sprintf("priority %d", a.Priority)}
 		if b, ok := f.(*netlink.BpfFilter); ok {
 			c.ID, c.Program = uint32(b.Id), b.Name
-			c.Ours = s.Owns(b) && x.filters[filterKey{id, a.LinkIndex, s.Parent}] || x.isMirror(id, b)
+			c.Ours = s.Owns(b) && x.filters[filterKey{id, a.LinkIndex, s.Parent}] || x.isMirror(id, b) ||
+				hook.NamesSide().Owns(b) && x.filters[filterKey{id, a.LinkIndex, s.Parent}]
 		}
 		chain = append(chain, c)
 	}

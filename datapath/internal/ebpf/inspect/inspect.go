@@ -264,7 +264,7 @@ func (x *inspector) portHooks(id uint8, p *datapath.InspectedPort) {
 		p.Index = max(p.Index, index)
 		p.Hooks = append(p.Hooks, h)
 	}
-	for _, s := range hook.Sides() {
+	for _, s := range hook.PortSides() {
 		for _, entry := range pins {
 			h := datapath.InspectedHook{Name: "tcx-" + s.Name}
 			index := 0

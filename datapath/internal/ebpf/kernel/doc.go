@@ -13,6 +13,7 @@ import "github.com/cilium/ebpf"
 //go:generate go tool bpf2go -cc clang-19 -go-package kernel -target bpfel -tags linux -no-global-types -type slowpath_reason -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" Egress ../../../../ebpf-src/tc_egress.bpf.c
 //go:generate go tool bpf2go -cc clang-19 -go-package kernel -target bpfel -tags linux -no-global-types -type expire -type expire_result -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" Expirer ../../../../ebpf-src/expire.bpf.c
 //go:generate go tool bpf2go -cc clang-19 -go-package kernel -target bpfel -tags linux -no-global-types -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" Mirrors ../../../../ebpf-src/mirror.bpf.c
+//go:generate go tool bpf2go -cc clang-19 -go-package kernel -target bpfel -tags linux -no-global-types -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" Names ../../../../ebpf-src/names.bpf.c
 
 // LoadKernel returns the program on the ingress hook, with all maps. Its types and constants have no
 // prefix in this package.

@@ -22,7 +22,8 @@ const (
 	EgressSlowpathReasonSLOWPATH_ONE_WAY   EgressSlowpathReason = 4
 	EgressSlowpathReasonSLOWPATH_FULL      EgressSlowpathReason = 5
 	EgressSlowpathReasonSLOWPATH_ONE_WAY_1 EgressSlowpathReason = 6
-	EgressSlowpathReasonSLOWPATH_MAX       EgressSlowpathReason = 7
+	EgressSlowpathReasonSLOWPATH_NAMES     EgressSlowpathReason = 7
+	EgressSlowpathReasonSLOWPATH_MAX       EgressSlowpathReason = 8
 )
 
 // Names of all BPF objects in the ELF.
@@ -53,6 +54,7 @@ const (
 	EgressMapLlImage1m          = "ll_image_1m"
 	EgressMapLlImage64m         = "ll_image_64m"
 	EgressMapLlImage8m          = "ll_image_8m"
+	EgressMapLlLearned          = "ll_learned"
 	EgressMapLlLocal            = "ll_local"
 	EgressMapLlMapping          = "ll_mapping"
 	EgressMapLlMappingOuter     = "ll_mapping_outer"
@@ -60,6 +62,8 @@ const (
 	EgressMapLlMirrorName       = "ll_mirror_name"
 	EgressMapLlMirrorPort       = "ll_mirror_port"
 	EgressMapLlMirrorStats      = "ll_mirror_stats"
+	EgressMapLlName             = "ll_name"
+	EgressMapLlNameStats        = "ll_name_stats"
 	EgressMapLlNatName          = "ll_nat_name"
 	EgressMapLlNatPair          = "ll_nat_pair"
 	EgressMapLlNatPool          = "ll_nat_pool"
@@ -85,6 +89,7 @@ const (
 	EgressMapLlPortTaken        = "ll_port_taken"
 	EgressMapLlPortUsed         = "ll_port_used"
 	EgressMapLlRate             = "ll_rate"
+	EgressMapLlResolver         = "ll_resolver"
 	EgressMapLlRuleHits         = "ll_rule_hits"
 	EgressMapLlRuleName         = "ll_rule_name"
 	EgressMapLlRules            = "ll_rules"
@@ -192,6 +197,7 @@ type EgressMapSpecs struct {
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.MapSpec `ebpf:"ll_learned"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
@@ -199,6 +205,8 @@ type EgressMapSpecs struct {
 	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.MapSpec `ebpf:"ll_name"`
+	LlNameStats      *ebpf.MapSpec `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -224,6 +232,7 @@ type EgressMapSpecs struct {
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlResolver       *ebpf.MapSpec `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
@@ -307,6 +316,7 @@ type EgressMaps struct {
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.Map `ebpf:"ll_learned"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
@@ -314,6 +324,8 @@ type EgressMaps struct {
 	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.Map `ebpf:"ll_name"`
+	LlNameStats      *ebpf.Map `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -339,6 +351,7 @@ type EgressMaps struct {
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlResolver       *ebpf.Map `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
@@ -389,6 +402,7 @@ func (m *EgressMaps) Close() error {
 		m.LlImage1m,
 		m.LlImage64m,
 		m.LlImage8m,
+		m.LlLearned,
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
@@ -396,6 +410,8 @@ func (m *EgressMaps) Close() error {
 		m.LlMirrorName,
 		m.LlMirrorPort,
 		m.LlMirrorStats,
+		m.LlName,
+		m.LlNameStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,
@@ -421,6 +437,7 @@ func (m *EgressMaps) Close() error {
 		m.LlPortTaken,
 		m.LlPortUsed,
 		m.LlRate,
+		m.LlResolver,
 		m.LlRuleHits,
 		m.LlRuleName,
 		m.LlRules,

@@ -156,6 +156,7 @@ const (
 	ExpirerMapLlImage1m          = "ll_image_1m"
 	ExpirerMapLlImage64m         = "ll_image_64m"
 	ExpirerMapLlImage8m          = "ll_image_8m"
+	ExpirerMapLlLearned          = "ll_learned"
 	ExpirerMapLlLocal            = "ll_local"
 	ExpirerMapLlMapping          = "ll_mapping"
 	ExpirerMapLlMappingOuter     = "ll_mapping_outer"
@@ -163,6 +164,8 @@ const (
 	ExpirerMapLlMirrorName       = "ll_mirror_name"
 	ExpirerMapLlMirrorPort       = "ll_mirror_port"
 	ExpirerMapLlMirrorStats      = "ll_mirror_stats"
+	ExpirerMapLlName             = "ll_name"
+	ExpirerMapLlNameStats        = "ll_name_stats"
 	ExpirerMapLlNatName          = "ll_nat_name"
 	ExpirerMapLlNatPair          = "ll_nat_pair"
 	ExpirerMapLlNatPool          = "ll_nat_pool"
@@ -188,6 +191,7 @@ const (
 	ExpirerMapLlPortTaken        = "ll_port_taken"
 	ExpirerMapLlPortUsed         = "ll_port_used"
 	ExpirerMapLlRate             = "ll_rate"
+	ExpirerMapLlResolver         = "ll_resolver"
 	ExpirerMapLlRuleHits         = "ll_rule_hits"
 	ExpirerMapLlRuleName         = "ll_rule_name"
 	ExpirerMapLlRules            = "ll_rules"
@@ -295,6 +299,7 @@ type ExpirerMapSpecs struct {
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.MapSpec `ebpf:"ll_learned"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
@@ -302,6 +307,8 @@ type ExpirerMapSpecs struct {
 	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.MapSpec `ebpf:"ll_name"`
+	LlNameStats      *ebpf.MapSpec `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -327,6 +334,7 @@ type ExpirerMapSpecs struct {
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlResolver       *ebpf.MapSpec `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
@@ -410,6 +418,7 @@ type ExpirerMaps struct {
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.Map `ebpf:"ll_learned"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
@@ -417,6 +426,8 @@ type ExpirerMaps struct {
 	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.Map `ebpf:"ll_name"`
+	LlNameStats      *ebpf.Map `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -442,6 +453,7 @@ type ExpirerMaps struct {
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlResolver       *ebpf.Map `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
@@ -492,6 +504,7 @@ func (m *ExpirerMaps) Close() error {
 		m.LlImage1m,
 		m.LlImage64m,
 		m.LlImage8m,
+		m.LlLearned,
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
@@ -499,6 +512,8 @@ func (m *ExpirerMaps) Close() error {
 		m.LlMirrorName,
 		m.LlMirrorPort,
 		m.LlMirrorStats,
+		m.LlName,
+		m.LlNameStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,
@@ -524,6 +539,7 @@ func (m *ExpirerMaps) Close() error {
 		m.LlPortTaken,
 		m.LlPortUsed,
 		m.LlRate,
+		m.LlResolver,
 		m.LlRuleHits,
 		m.LlRuleName,
 		m.LlRules,

@@ -374,6 +374,18 @@ type GuardKey struct {
 	Netns   uint32
 }
 
+type Learned struct {
+	_          structs.HostLayout
+	ExpiryTick uint32
+}
+
+type LearnedKey struct {
+	_       structs.HostLayout
+	Addr    Addr
+	Name    uint32
+	Network uint32
+}
+
 type LocalKey struct {
 	_     structs.HostLayout
 	Addr  Addr
@@ -469,6 +481,24 @@ type MirrorStats struct {
 	PacketCount uint64
 	ByteCount   uint64
 	DropCount   uint64
+}
+
+type NameIds struct {
+	_     structs.HostLayout
+	Exact uint32
+	Below uint32
+}
+
+type NameStats struct {
+	_            structs.HostLayout
+	RefusedCount uint64
+	AddrCount    uint32
+	RefusedTick  uint32
+}
+
+type NameText struct {
+	_    structs.HostLayout
+	Text [256]uint8
 }
 
 type NatFlag uint32
@@ -627,8 +657,9 @@ type PolicyHits struct {
 }
 
 type PolicyPort struct {
-	_     structs.HostLayout
-	Table [2][2]uint32
+	_       structs.HostLayout
+	Table   [2][2]uint32
+	Network [2]uint32
 }
 
 type PolicyRule struct {
@@ -655,6 +686,17 @@ type RateBucket struct {
 	_    structs.HostLayout
 	Tick uint64
 	Used uint64
+}
+
+type Resolver struct {
+	_      structs.HostLayout
+	GraceS uint32
+}
+
+type ResolverKey struct {
+	_       structs.HostLayout
+	Addr    Addr
+	Network uint32
 }
 
 type RuleFlag uint32
@@ -916,6 +958,7 @@ const (
 	MapLlImage1m          = "ll_image_1m"
 	MapLlImage64m         = "ll_image_64m"
 	MapLlImage8m          = "ll_image_8m"
+	MapLlLearned          = "ll_learned"
 	MapLlLocal            = "ll_local"
 	MapLlMapping          = "ll_mapping"
 	MapLlMappingOuter     = "ll_mapping_outer"
@@ -923,6 +966,8 @@ const (
 	MapLlMirrorName       = "ll_mirror_name"
 	MapLlMirrorPort       = "ll_mirror_port"
 	MapLlMirrorStats      = "ll_mirror_stats"
+	MapLlName             = "ll_name"
+	MapLlNameStats        = "ll_name_stats"
 	MapLlNatName          = "ll_nat_name"
 	MapLlNatPair          = "ll_nat_pair"
 	MapLlNatPool          = "ll_nat_pool"
@@ -948,6 +993,7 @@ const (
 	MapLlPortTaken        = "ll_port_taken"
 	MapLlPortUsed         = "ll_port_used"
 	MapLlRate             = "ll_rate"
+	MapLlResolver         = "ll_resolver"
 	MapLlRuleHits         = "ll_rule_hits"
 	MapLlRuleName         = "ll_rule_name"
 	MapLlRules            = "ll_rules"
@@ -1060,6 +1106,7 @@ type MapSpecs struct {
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.MapSpec `ebpf:"ll_learned"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
@@ -1067,6 +1114,8 @@ type MapSpecs struct {
 	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.MapSpec `ebpf:"ll_name"`
+	LlNameStats      *ebpf.MapSpec `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -1092,6 +1141,7 @@ type MapSpecs struct {
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlResolver       *ebpf.MapSpec `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
@@ -1178,6 +1228,7 @@ type Maps struct {
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.Map `ebpf:"ll_learned"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
@@ -1185,6 +1236,8 @@ type Maps struct {
 	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.Map `ebpf:"ll_name"`
+	LlNameStats      *ebpf.Map `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -1210,6 +1263,7 @@ type Maps struct {
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlResolver       *ebpf.Map `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
@@ -1261,6 +1315,7 @@ func (m *Maps) Close() error {
 		m.LlImage1m,
 		m.LlImage64m,
 		m.LlImage8m,
+		m.LlLearned,
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
@@ -1268,6 +1323,8 @@ func (m *Maps) Close() error {
 		m.LlMirrorName,
 		m.LlMirrorPort,
 		m.LlMirrorStats,
+		m.LlName,
+		m.LlNameStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,
@@ -1293,6 +1350,7 @@ func (m *Maps) Close() error {
 		m.LlPortTaken,
 		m.LlPortUsed,
 		m.LlRate,
+		m.LlResolver,
 		m.LlRuleHits,
 		m.LlRuleName,
 		m.LlRules,

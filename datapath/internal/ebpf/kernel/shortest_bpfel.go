@@ -39,6 +39,7 @@ const (
 	ShortestMapLlImage1m          = "ll_image_1m"
 	ShortestMapLlImage64m         = "ll_image_64m"
 	ShortestMapLlImage8m          = "ll_image_8m"
+	ShortestMapLlLearned          = "ll_learned"
 	ShortestMapLlLocal            = "ll_local"
 	ShortestMapLlMapping          = "ll_mapping"
 	ShortestMapLlMappingOuter     = "ll_mapping_outer"
@@ -46,6 +47,8 @@ const (
 	ShortestMapLlMirrorName       = "ll_mirror_name"
 	ShortestMapLlMirrorPort       = "ll_mirror_port"
 	ShortestMapLlMirrorStats      = "ll_mirror_stats"
+	ShortestMapLlName             = "ll_name"
+	ShortestMapLlNameStats        = "ll_name_stats"
 	ShortestMapLlNatName          = "ll_nat_name"
 	ShortestMapLlNatPair          = "ll_nat_pair"
 	ShortestMapLlNatPool          = "ll_nat_pool"
@@ -71,6 +74,7 @@ const (
 	ShortestMapLlPortTaken        = "ll_port_taken"
 	ShortestMapLlPortUsed         = "ll_port_used"
 	ShortestMapLlRate             = "ll_rate"
+	ShortestMapLlResolver         = "ll_resolver"
 	ShortestMapLlRuleHits         = "ll_rule_hits"
 	ShortestMapLlRuleName         = "ll_rule_name"
 	ShortestMapLlRules            = "ll_rules"
@@ -183,6 +187,7 @@ type ShortestMapSpecs struct {
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.MapSpec `ebpf:"ll_learned"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
@@ -190,6 +195,8 @@ type ShortestMapSpecs struct {
 	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.MapSpec `ebpf:"ll_name"`
+	LlNameStats      *ebpf.MapSpec `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -215,6 +222,7 @@ type ShortestMapSpecs struct {
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlResolver       *ebpf.MapSpec `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
@@ -303,6 +311,7 @@ type ShortestMaps struct {
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.Map `ebpf:"ll_learned"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
@@ -310,6 +319,8 @@ type ShortestMaps struct {
 	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.Map `ebpf:"ll_name"`
+	LlNameStats      *ebpf.Map `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -335,6 +346,7 @@ type ShortestMaps struct {
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlResolver       *ebpf.Map `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
@@ -384,6 +396,7 @@ func (m *ShortestMaps) Close() error {
 		m.LlImage1m,
 		m.LlImage64m,
 		m.LlImage8m,
+		m.LlLearned,
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
@@ -391,6 +404,8 @@ func (m *ShortestMaps) Close() error {
 		m.LlMirrorName,
 		m.LlMirrorPort,
 		m.LlMirrorStats,
+		m.LlName,
+		m.LlNameStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,
@@ -416,6 +431,7 @@ func (m *ShortestMaps) Close() error {
 		m.LlPortTaken,
 		m.LlPortUsed,
 		m.LlRate,
+		m.LlResolver,
 		m.LlRuleHits,
 		m.LlRuleName,
 		m.LlRules,

@@ -23,6 +23,7 @@ var whySlow = map[kernel.EgressSlowpathReason]string{
 	kernel.EgressSlowpathReasonSLOWPATH_ONE_WAY:   "no reply from that bridge port yet",
 	kernel.EgressSlowpathReasonSLOWPATH_ONE_WAY_1: "no reply from that bridge port yet",
 	kernel.EgressSlowpathReasonSLOWPATH_FULL:      "no room for another next hop",
+	kernel.EgressSlowpathReasonSLOWPATH_NAMES:     "names are learnt from it",
 }
 
 // paths describes the paths of connections, based on a snapshot of the next hops.

@@ -23,36 +23,27 @@ type tableBlock struct {
 type image struct {
 	*memory
 	rows   map[policy.RowID]block
-	cells  map[policy.CellID]int
+	cells  map[policy.CellID]block // size 0: of takeCell
 	tables map[policy.TableID]*tableBlock
 	tries  [2][2]block // of prefixes, by side and family; size 0: a leaf
 	old    []block     // free after settle
 	// numberOf returns the number of the rule of a verdict, for its counters. staged: the verdict is as if
 	// staged policies were in force; 0 if the rule is not one of theirs.
 	numberOf func(v policy.Verdict, staged bool) (uint32, error)
+	nameOf   func(name string) uint32 // returns the number of a name
 }
 
 func newImage(m *memory) *image {
 	return &image{
-		memory: m, rows: make(map[policy.RowID]block), cells: make(map[policy.CellID]int), tables: make(map[policy.TableID]*tableBlock),
+		memory: m, rows: make(map[policy.RowID]block), cells: make(map[policy.CellID]block), tables: make(map[policy.TableID]*tableBlock),
 	}
 }
 
 // write adds the cells, rows and rows of tables of a change.
 func (m *image) write(c *policy.Change) error {
 	for id, cell := range c.Cells {
-		at, err := m.takeCell()
-		if err != nil {
+		if err := m.writeCell(id, &cell); err != nil {
 			return err
-		}
-		m.cells[id] = at
-		for i, v := range []policy.Verdict{cell.Others.Enforced, cell.Self.Enforced, cell.Others.Staged, cell.Self.Staged} {
-			number, err := m.numberOf(v, i >= 2)
-			if err != nil {
-				return err
-			}
-			m.b[at+i] = actionOf(v)
-			m.put32(at+cellRules+4*i, number)
 		}
 	}
 	for id, row := range c.Rows {
@@ -69,6 +60,72 @@ func (m *image) write(c *policy.Change) error {
 	}
 	return nil
 }
+
+// writeCell writes a cell, and after it the names that come before its verdicts.
+func (m *image) writeCell(id policy.CellID, cell *policy.Cell) (err error) {
+	var is block
+	names := 0
+	for i := range cell.Names {
+		names += len(cell.Names[i].Names)
+	}
+	if names == 0 {
+		is.at, err = m.takeCell()
+	} else {
+		is.size = cellSize + 4 + nameSize*names
+		is.at, err = m.take(is.size)
+	}
+	if err != nil {
+		return err
+	}
+	m.cells[id] = is
+	for i, v := range []policy.Verdict{cell.Others.Enforced, cell.Self.Enforced, cell.Others.Staged, cell.Self.Staged} {
+		number, err := m.numberOf(v, i >= 2)
+		if err != nil {
+			return err
+		}
+		m.b[is.at+i] = actionOf(v)
+		m.put32(is.at+cellRules+4*i, number)
+	}
+	if names == 0 {
+		return nil
+	}
+	m.b[is.at] |= hasNames
+	m.put32(is.at+cellSize, uint32(names))
+	at := is.at + cellSize + 4
+	for i := range cell.Names {
+		r := &cell.Names[i]
+		number, err := m.numberOf(r.Verdict, false)
+		if err != nil {
+			return err
+		}
+		flags := uint32(0)
+		for self, staged := range r.Decides {
+			for i, decides := range staged {
+				if decides {
+					flags |= 1 << (2*i + self) // NAME_DECIDES, NAME_DECIDES_STAGED
+				}
+			}
+		}
+		if only, err := m.numberOf(r.Verdict, true); err != nil {
+			return err
+		} else if only != 0 {
+			flags |= nameOfStaged
+		}
+		for _, name := range r.Names {
+			m.put32(at, m.nameOf(name))
+			m.put32(at+4, number)
+			m.put32(at+8, flags)
+			at += nameSize
+		}
+	}
+	return nil
+}
+
+const (
+	nameSize     = 12   // struct policy_name
+	hasNames     = 0x80 // POLICY_HAS_NAMES
+	nameOfStaged = 0x10 // NAME_OF_STAGED
+)
 
 const cellRules = 4 // offset in struct policy_cell of rule, which staged_rule follows
 
@@ -93,7 +150,7 @@ func (m *image) writeRow(row *policy.Row) (block, error) {
 			var runs []classify.PortRun
 			for _, r := range row.Ranges {
 				if r.Protocol == protocol {
-					runs = append(runs, classify.PortRun{First: r.First, Value: uint32(m.cells[r.Cell] / 4)})
+					runs = append(runs, classify.PortRun{First: r.First, Value: uint32(m.cells[r.Cell].at / 4)})
 				}
 			}
 			n = (n + 7) &^ 7
@@ -116,7 +173,7 @@ func (m *image) writeRow(row *policy.Row) (block, error) {
 	if err != nil {
 		return block{}, err
 	}
-	m.put32(at, leaf|uint32(m.cells[row.Other]/4))
+	m.put32(at, leaf|uint32(m.cells[row.Other].at/4))
 	n = rowBytes
 	for i, trie := range tries {
 		m.put32(at+4*(i+1), trie.Entry)
@@ -223,7 +280,11 @@ func (m *image) settle(f policy.Freed) {
 		delete(m.rows, id)
 	}
 	for _, id := range f.Cells {
-		m.memory.cells = append(m.memory.cells, m.cells[id])
+		if is := m.cells[id]; is.size > 0 {
+			m.release(is.at, is.size)
+		} else {
+			m.memory.cells = append(m.memory.cells, is.at)
+		}
 		delete(m.cells, id)
 	}
 }

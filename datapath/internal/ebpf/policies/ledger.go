@@ -335,6 +335,9 @@ func (p *Policies) Decisions(s *kernel.Sample) (decided, logged []datapath.Polic
 			continue
 		}
 		decision := datapath.PolicyDecision{Endpoint: l.ports[kernel.PolicyPortID(s.PolicyPort[d])], Verdict: e.verdict}
+		if decision.Direction == policy.Egress && decision.Action != policy.Allow {
+			decision.FormerNames = p.formerNames(decision.Endpoint, s.Daddr.Addr())
+		}
 		decided = append(decided, decision)
 		if rule&ruleLogged != 0 {
 			logged = append(logged, decision)

@@ -29,7 +29,13 @@ type lookerTestQuery struct {
 		Pad       [2]uint8
 		Endpoint  uint32
 		Word      uint32
+		Table     uint32
+		Network   uint32
+		Running   uint32
 		Self      uint32
+		Names     uint32
+		Undecided uint32
+		NowTick   uint32
 		Cell      struct {
 			_          structs.HostLayout
 			Action     [2]uint8
@@ -59,6 +65,7 @@ const (
 	lookerMapLlCtSize           = "ll_ct_size"
 	lookerMapLlDevice           = "ll_device"
 	lookerMapLlDivert           = "ll_divert"
+	lookerMapLlDnsWork          = "ll_dns_work"
 	lookerMapLlDrops            = "ll_drops"
 	lookerMapLlEpoch            = "ll_epoch"
 	lookerMapLlFragment         = "ll_fragment"
@@ -68,6 +75,7 @@ const (
 	lookerMapLlImage1m          = "ll_image_1m"
 	lookerMapLlImage64m         = "ll_image_64m"
 	lookerMapLlImage8m          = "ll_image_8m"
+	lookerMapLlLearned          = "ll_learned"
 	lookerMapLlLocal            = "ll_local"
 	lookerMapLlMapping          = "ll_mapping"
 	lookerMapLlMappingOuter     = "ll_mapping_outer"
@@ -75,6 +83,8 @@ const (
 	lookerMapLlMirrorName       = "ll_mirror_name"
 	lookerMapLlMirrorPort       = "ll_mirror_port"
 	lookerMapLlMirrorStats      = "ll_mirror_stats"
+	lookerMapLlName             = "ll_name"
+	lookerMapLlNameStats        = "ll_name_stats"
 	lookerMapLlNatName          = "ll_nat_name"
 	lookerMapLlNatPair          = "ll_nat_pair"
 	lookerMapLlNatPool          = "ll_nat_pool"
@@ -100,6 +110,7 @@ const (
 	lookerMapLlPortTaken        = "ll_port_taken"
 	lookerMapLlPortUsed         = "ll_port_used"
 	lookerMapLlRate             = "ll_rate"
+	lookerMapLlResolver         = "ll_resolver"
 	lookerMapLlRuleHits         = "ll_rule_hits"
 	lookerMapLlRuleName         = "ll_rule_name"
 	lookerMapLlRules            = "ll_rules"
@@ -123,11 +134,17 @@ const (
 	lookerMapLlVerdicts         = "ll_verdicts"
 	lookerMapLlWork             = "ll_work"
 	lookerMapTestQueries        = "test_queries"
+	lookerProgTestNames         = "test_names"
 	lookerProgTestPolicy        = "test_policy"
 	lookerVarConfigBuild        = "config_build"
 	lookerVarConfigConfirmTicks = "config_confirm_ticks"
+	lookerVarConfigCtBlocks     = "config_ct_blocks"
+	lookerVarConfigCtHash       = "config_ct_hash"
+	lookerVarConfigCtIdle       = "config_ct_idle"
+	lookerVarConfigCtLimit      = "config_ct_limit"
 	lookerVarConfigNetns        = "config_netns"
 	lookerVarConfigShadow       = "config_shadow"
+	lookerVarTableSize          = "table_size"
 )
 
 // loadLooker returns the embedded CollectionSpec for looker.
@@ -172,6 +189,7 @@ type lookerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lookerProgramSpecs struct {
+	TestNames  *ebpf.ProgramSpec `ebpf:"test_names"`
 	TestPolicy *ebpf.ProgramSpec `ebpf:"test_policy"`
 }
 
@@ -193,6 +211,7 @@ type lookerMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsWork        *ebpf.MapSpec `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -202,6 +221,7 @@ type lookerMapSpecs struct {
 	LlImage1m        *ebpf.MapSpec `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.MapSpec `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.MapSpec `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.MapSpec `ebpf:"ll_learned"`
 	LlLocal          *ebpf.MapSpec `ebpf:"ll_local"`
 	LlMapping        *ebpf.MapSpec `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.MapSpec `ebpf:"ll_mapping_outer"`
@@ -209,6 +229,8 @@ type lookerMapSpecs struct {
 	LlMirrorName     *ebpf.MapSpec `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.MapSpec `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.MapSpec `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.MapSpec `ebpf:"ll_name"`
+	LlNameStats      *ebpf.MapSpec `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.MapSpec `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.MapSpec `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.MapSpec `ebpf:"ll_nat_pool"`
@@ -234,6 +256,7 @@ type lookerMapSpecs struct {
 	LlPortTaken      *ebpf.MapSpec `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.MapSpec `ebpf:"ll_port_used"`
 	LlRate           *ebpf.MapSpec `ebpf:"ll_rate"`
+	LlResolver       *ebpf.MapSpec `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.MapSpec `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.MapSpec `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.MapSpec `ebpf:"ll_rules"`
@@ -265,8 +288,13 @@ type lookerMapSpecs struct {
 type lookerVariableSpecs struct {
 	ConfigBuild        *ebpf.VariableSpec `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.VariableSpec `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.VariableSpec `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.VariableSpec `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.VariableSpec `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.VariableSpec `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.VariableSpec `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.VariableSpec `ebpf:"config_shadow"`
+	TableSize          *ebpf.VariableSpec `ebpf:"table_size"`
 }
 
 // lookerObjects contains all objects after they have been loaded into the kernel.
@@ -303,6 +331,7 @@ type lookerMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsWork        *ebpf.Map `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -312,6 +341,7 @@ type lookerMaps struct {
 	LlImage1m        *ebpf.Map `ebpf:"ll_image_1m"`
 	LlImage64m       *ebpf.Map `ebpf:"ll_image_64m"`
 	LlImage8m        *ebpf.Map `ebpf:"ll_image_8m"`
+	LlLearned        *ebpf.Map `ebpf:"ll_learned"`
 	LlLocal          *ebpf.Map `ebpf:"ll_local"`
 	LlMapping        *ebpf.Map `ebpf:"ll_mapping"`
 	LlMappingOuter   *ebpf.Map `ebpf:"ll_mapping_outer"`
@@ -319,6 +349,8 @@ type lookerMaps struct {
 	LlMirrorName     *ebpf.Map `ebpf:"ll_mirror_name"`
 	LlMirrorPort     *ebpf.Map `ebpf:"ll_mirror_port"`
 	LlMirrorStats    *ebpf.Map `ebpf:"ll_mirror_stats"`
+	LlName           *ebpf.Map `ebpf:"ll_name"`
+	LlNameStats      *ebpf.Map `ebpf:"ll_name_stats"`
 	LlNatName        *ebpf.Map `ebpf:"ll_nat_name"`
 	LlNatPair        *ebpf.Map `ebpf:"ll_nat_pair"`
 	LlNatPool        *ebpf.Map `ebpf:"ll_nat_pool"`
@@ -344,6 +376,7 @@ type lookerMaps struct {
 	LlPortTaken      *ebpf.Map `ebpf:"ll_port_taken"`
 	LlPortUsed       *ebpf.Map `ebpf:"ll_port_used"`
 	LlRate           *ebpf.Map `ebpf:"ll_rate"`
+	LlResolver       *ebpf.Map `ebpf:"ll_resolver"`
 	LlRuleHits       *ebpf.Map `ebpf:"ll_rule_hits"`
 	LlRuleName       *ebpf.Map `ebpf:"ll_rule_name"`
 	LlRules          *ebpf.Map `ebpf:"ll_rules"`
@@ -385,6 +418,7 @@ func (m *lookerMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsWork,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,
@@ -394,6 +428,7 @@ func (m *lookerMaps) Close() error {
 		m.LlImage1m,
 		m.LlImage64m,
 		m.LlImage8m,
+		m.LlLearned,
 		m.LlLocal,
 		m.LlMapping,
 		m.LlMappingOuter,
@@ -401,6 +436,8 @@ func (m *lookerMaps) Close() error {
 		m.LlMirrorName,
 		m.LlMirrorPort,
 		m.LlMirrorStats,
+		m.LlName,
+		m.LlNameStats,
 		m.LlNatName,
 		m.LlNatPair,
 		m.LlNatPool,
@@ -426,6 +463,7 @@ func (m *lookerMaps) Close() error {
 		m.LlPortTaken,
 		m.LlPortUsed,
 		m.LlRate,
+		m.LlResolver,
 		m.LlRuleHits,
 		m.LlRuleName,
 		m.LlRules,
@@ -458,19 +496,26 @@ func (m *lookerMaps) Close() error {
 type lookerVariables struct {
 	ConfigBuild        *ebpf.Variable `ebpf:"config_build"`
 	ConfigConfirmTicks *ebpf.Variable `ebpf:"config_confirm_ticks"`
+	ConfigCtBlocks     *ebpf.Variable `ebpf:"config_ct_blocks"`
+	ConfigCtHash       *ebpf.Variable `ebpf:"config_ct_hash"`
+	ConfigCtIdle       *ebpf.Variable `ebpf:"config_ct_idle"`
+	ConfigCtLimit      *ebpf.Variable `ebpf:"config_ct_limit"`
 	ConfigNetns        *ebpf.Variable `ebpf:"config_netns"`
 	ConfigShadow       *ebpf.Variable `ebpf:"config_shadow"`
+	TableSize          *ebpf.Variable `ebpf:"table_size"`
 }
 
 // lookerPrograms contains all programs after they have been loaded into the kernel.
 //
 // It can be passed to loadLookerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lookerPrograms struct {
+	TestNames  *ebpf.Program `ebpf:"test_names"`
 	TestPolicy *ebpf.Program `ebpf:"test_policy"`
 }
 
 func (p *lookerPrograms) Close() error {
 	return _LookerClose(
+		p.TestNames,
 		p.TestPolicy,
 	)
 }

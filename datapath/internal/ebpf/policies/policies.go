@@ -10,6 +10,7 @@ import (
 	"iter"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -21,8 +22,9 @@ import (
 
 // Options is what Policies need of the rest of the data plane.
 type Options struct {
-	Tables *kernel.Tables
-	Maps   map[string]*ebpf.Map // of ll_image_…
+	Tables    *kernel.Tables
+	Maps      map[string]*ebpf.Map // of the data plane
+	NameGrace time.Duration        // new connections may use an address of a name this long after its TTL
 	// Raise causes the connections of ports to be evaluated again.
 	Raise func(ports []kernel.PolicyPortID) error
 	// Released is called with the addresses that participants elsewhere no longer have: their
@@ -62,6 +64,10 @@ type Policies struct {
 	inForceID ebpf.MapID
 	portOf    map[string]kernel.PolicyPortID // of Endpoints
 	ledger    *ledger
+	domains   *names
+	networks  atomic.Pointer[map[datapath.EndpointName]string] // in which Endpoints learn names
+	sweeper   *ebpf.Program                                    // nil: not needed yet
+	swept     time.Time
 	inForce   *policy.State // nil: none, or an earlier run's
 	compiled  *compiled     // adopted, for Verdict; nil: not needed yet
 }
@@ -76,13 +82,13 @@ func Adopt(o Options) (*Policies, error) {
 	}
 	p := &Policies{
 		Options: o, specs: make(map[string]*ebpf.MapSpec), addrs: make(map[netip.Addr]kernel.PolicyAddr), ports: make(map[kernel.PolicyPortID]kernel.PolicyPort),
-		portOf: make(map[string]kernel.PolicyPortID), ledger: newLedger(o.Tables),
+		portOf: make(map[string]kernel.PolicyPortID), ledger: newLedger(o.Tables), domains: newNames(&o),
 	}
 	for _, size := range sizes {
 		p.specs[size.name] = spec.Maps[size.name].InnerMap
 	}
 	p.place(policy.Here, kernel.PolicyPortHere)
-	if err = errors.Join(p.readTables(), p.ledger.adopt()); err == nil {
+	if err = errors.Join(p.readTables(), p.ledger.adopt(), p.domains.adopt()); err == nil {
 		p.word, err = p.readWord()
 	}
 	if err == nil {
@@ -152,6 +158,10 @@ func (p *Policies) apply(s *policy.State) error {
 		}
 		return p.ledger.number(s, v)
 	}
+	if err := p.domains.enter(s); err != nil {
+		return err
+	}
+	p.image.nameOf = func(name string) uint32 { return p.domains.numbers[name] }
 	change := p.compiler.Apply(s)
 	p.unfreed = true
 	if err := p.commit(change); err != nil {
@@ -166,10 +176,11 @@ func (p *Policies) apply(s *policy.State) error {
 		p.Released(change.Released)
 	}
 	p.current, p.adopted, p.inForce, p.compiled = s, nil, s, nil
+	p.noteNetworks(s)
 	if isFirst {
 		p.ledger.addNames(change.Policies)
 	}
-	return p.ledger.retire(s, change.Policies)
+	return errors.Join(p.ledger.retire(s, change.Policies), p.domains.retire(s))
 }
 
 // remoteAddrs returns the addresses in force that no Endpoint of this node has.
@@ -346,7 +357,7 @@ func (p *Policies) Delete(context.Context, datapath.SetName) error {
 		delete(p.ports, port)
 	}
 	p.failed, p.inForce = false, nil
-	if err := p.ledger.retireAll(); err != nil {
+	if err := errors.Join(p.ledger.retireAll(), p.domains.retire(&policy.State{})); err != nil {
 		return err
 	}
 	return p.SetInUse(false)

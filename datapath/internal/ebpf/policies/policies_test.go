@@ -2,7 +2,7 @@
 
 package policies
 
-//go:generate go tool bpf2go -cc clang-19 -go-package policies -target bpfel -tags linux -no-global-types -type test_query -cflags "-O2 -g -Wall -Werror -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" looker ../../../../ebpf-src/policy_test.bpf.c
+//go:generate go tool bpf2go -cc clang-19 -go-package policies -target bpfel -tags linux -no-global-types -type test_query -cflags "-O2 -g -Wall -Werror -Wno-unused-function -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I/usr/include/aarch64-linux-gnu" looker ../../../../ebpf-src/policy_test.bpf.c
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -41,6 +42,9 @@ type looker struct {
 	inUse    bool
 	ledger   *ledger
 	released []netip.Addr // addresses whose connections are to end
+	domains  *names
+	learned  map[uint32]bool // numbers of names whose addresses are inserted
+	all      map[string]*ebpf.Program
 }
 
 func newLooker(t testing.TB) *looker {
@@ -62,7 +66,7 @@ func newLooker(t testing.TB) *looker {
 		t.Fatal(err)
 	}
 	t.Cleanup(c.Close)
-	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false, nil, nil}
+	return &looker{t, c.Maps, c.Programs["test_policy"], map[kernel.PolicyPortID]bool{}, map[string]bool{}, false, nil, nil, nil, map[uint32]bool{}, c.Programs}
 }
 
 // adopt returns policies that take over the maps.
@@ -85,7 +89,7 @@ func (l *looker) adopt() *Policies {
 		},
 	})
 	l.ok(err)
-	l.ledger = p.ledger
+	l.ledger, l.domains = p.ledger, p.domains
 	if l.inUse != (p.word != 0) {
 		l.t.Errorf("policies are in use: %t; the word is %#x", l.inUse, p.word)
 	}
@@ -221,6 +225,7 @@ func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, o
 				continue
 			}
 			for _, d := range []policy.Direction{policy.Ingress, policy.Egress} {
+				t.Names = learnedNames(e, t.Peer)
 				queries = append(queries, l.query(e, d, t))
 				is, would := s.Evaluate(e, d, t, false), s.Evaluate(e, d, t, true)
 				wants = append(wants, [2]policy.Action{is.Action, would.Action})
@@ -232,6 +237,7 @@ func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, o
 	if len(queries) == 0 {
 		return 0, 0
 	}
+	l.learn()
 	answers, _ := l.ask(queries)
 	for i := range answers {
 		enforced, staged := actions(&answers[i])
@@ -246,6 +252,41 @@ func (l *looker) compare(when string, g testpolicy.Generator, s *policy.State, o
 		}
 	}
 	return len(answers), denied
+}
+
+// learnedNames returns the names for which an address is learnt in the network of an Entity, in these
+// tests.
+func learnedNames(e *policy.Entity, addr netip.Addr) (list []string) {
+	for i, name := range testpolicy.Names {
+		if e.Network != "" && (int(addr.As16()[15])+i+len(e.Network)+int(e.Network[0]))%3 == 0 {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// learn inserts the addresses of all names: those that have expired too.
+func (l *looker) learn() {
+	l.t.Helper()
+	for name, id := range l.domains.numbers {
+		if l.learned[id] {
+			continue
+		}
+		l.learned[id] = true
+		for _, network := range []string{"net", "far"} {
+			for i := range 64 {
+				addr := netip.AddrFrom4([4]byte{10, 0, byte(i / 8 % 2), byte(i % 8)})
+				if i >= 32 {
+					addr = netip.AddrFrom16([16]byte{0x20, 1, 13, 0xb8, 14: byte(i / 8 % 2), 15: byte(i % 8)})
+				}
+				v := kernel.Learned{ExpiryTick: kernel.NowTick() + 1<<20}
+				if !slices.Contains(learnedNames(&policy.Entity{Network: network}, addr), name) {
+					v.ExpiryTick = kernel.NowTick() - 5
+				}
+				l.ok(l.ledger.tables.Learned.Put(kernel.LearnedKey{Addr: kernel.AddrOf(addr), Name: id, Network: networkNumber(network)}, v))
+			}
+		}
+	}
 }
 
 // counted compares the rules that are counted with the rules of the policies of a state.

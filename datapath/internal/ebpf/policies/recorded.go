@@ -61,9 +61,9 @@ func (p *Policies) sum(s *policy.State) (uint64, error) {
 		addrs += hashOf(kernel.AddrOf(addr), v.Class[side], v.Port[side])
 	}
 	for port, v := range p.ports {
-		ports += hashOf(port, v.Table[side])
+		ports += hashOf(port, v.Table[side], v.Network[side])
 	}
-	fmt.Fprintf(h, "%d %d %d %d\n", len(p.addrs), addrs, len(p.ports), ports)
+	fmt.Fprintf(h, "%d %d %d %d %d\n", len(p.addrs), addrs, len(p.ports), ports, p.domains.sum())
 	return max(binary.LittleEndian.Uint64(h.Sum(nil)), 1), nil
 }
 
@@ -132,6 +132,7 @@ func (p *Policies) findsInForce(s *policy.State) (bool, error) {
 		}
 	}
 	p.adopted, p.inForce, p.compiled = s, s, nil
+	p.noteNetworks(s)
 	return true, nil
 }
 

@@ -88,6 +88,7 @@ func (p *Policies) writePorts(side int) error {
 				v.Table[side][direction] = uint32(p.image.tables[id].at / 4)
 			}
 		}
+		v.Network[side] = networkNumber(s.Network)
 		if v != (kernel.PolicyPort{}) {
 			wanted[port] = v
 		}
@@ -97,7 +98,7 @@ func (p *Policies) writePorts(side int) error {
 			continue
 		}
 		v := was
-		v.Table[side] = [2]uint32{}
+		v.Table[side], v.Network[side] = [2]uint32{}, 0
 		if v == (kernel.PolicyPort{}) {
 			if err := p.Tables.PolicyPort.Delete(uint32(port)); err != nil {
 				return fmt.Errorf("port %d of policies: %w", port.Ifindex(), err)

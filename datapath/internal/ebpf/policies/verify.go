@@ -55,9 +55,12 @@ func (p *Policies) Verify(context.Context, datapath.SetName) (bool, error) {
 		return false, p.SetInUse(true)
 	}
 	same, err := p.holds()
+	if err == nil && same {
+		same, err = p.domains.holds()
+	}
 	if err == nil && !same {
 		p.drop()
-		err = p.readTables()
+		err = errors.Join(p.readTables(), p.domains.adopt())
 	}
 	if err == nil && same {
 		err = p.record()

@@ -54,6 +54,7 @@ type port struct {
 	ifindex   int
 	hooks     []hook.Attachment
 	mode      datapath.XDPMode // wanted mode
+	learns    bool             // it has the program that learns names
 	mirrored  bool             // its packets are copied, so that it has no XDP program
 }
 
@@ -138,7 +139,7 @@ func (p *Table) update(name datapath.PortName, value datapath.Port, endpoint *da
 		}
 	}
 	z.Devices.SetRole(index, value.Device, value.Role)
-	return errors.Join(p.fitXDP(z, name, t, link, value.XDP), noted(z, index, endpoint, fresh, turned))
+	return errors.Join(p.fitNames(z, name, t, endpoint), p.fitXDP(z, name, t, link, value.XDP), noted(z, index, endpoint, fresh, turned))
 }
 
 // deviceOf returns the device of a port, and enters its name into value if it is selected by an
@@ -313,7 +314,7 @@ func (p *Table) verify(name datapath.PortName) (bool, error) {
 		return false, nil
 	}
 	link, err := z.Netlink.LinkByName(t.device)
-	return err == nil && link.Attrs().Index == t.ifindex && t.attached() && t.fitsXDP(link), nil
+	return err == nil && link.Attrs().Index == t.ifindex && t.attached() && t.fitsXDP(link) && t.fitsNames(), nil
 }
 
 // Close closes the handles of the programs, which stay attached.

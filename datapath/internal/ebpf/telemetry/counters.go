@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 
 	"github.com/cilium/ebpf"
@@ -45,6 +46,7 @@ type Options struct {
 	}
 
 	Policies interface {
+		Names(network string, a netip.Addr) (usable, former []string, err error)
 		Decisions(s *kernel.Sample) (decided, logged []datapath.PolicyDecision)
 		Counters(name string) (datapath.PolicyCounters, bool, error)
 		Verdict(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool)
@@ -210,6 +212,11 @@ func (r *Reader) RuleCounters(_ context.Context, name datapath.RuleName) (datapa
 // PolicyCounters implements [datapath.Telemetry].
 func (r *Reader) PolicyCounters(_ context.Context, name string) (datapath.PolicyCounters, bool, error) {
 	return r.options.Policies.Counters(name)
+}
+
+// PolicyNames implements [datapath.Telemetry].
+func (r *Reader) PolicyNames(network string, a netip.Addr) (usable, former []string, err error) {
+	return r.options.Policies.Names(network, a)
 }
 
 // PolicyVerdict implements [datapath.Telemetry].

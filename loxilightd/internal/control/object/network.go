@@ -43,6 +43,9 @@ func parseBridge(s *api.BridgeSpec) (state.Value, *api.Error) {
 	if v.Addresses, err = parseAddresses(s.Addresses); err != nil {
 		return nil, err
 	}
+	if v.Resolvers, err = parseResolvers(s.Resolvers); err != nil {
+		return nil, err
+	}
 	before := firstTwice[string](len(s.Ports))
 	for i := range s.Ports {
 		port, err := parseBridgePort(s, i)

@@ -57,6 +57,9 @@ func parsePodNetwork(s *api.PodNetworkSpec) (state.Value, *api.Error) {
 		return nil, err
 	}
 	v.PolicyRequired = required == 1
+	if v.Resolvers, err = parseResolvers(s.Resolvers); err != nil {
+		return nil, err
+	}
 	if s.Masquerade == nil {
 		return v, nil
 	}

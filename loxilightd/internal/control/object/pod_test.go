@@ -16,7 +16,16 @@ func TestPodNetworkMeans(t *testing.T) {
 		&state.PodNetwork{Subnets: []netip.Prefix{p("2001:db8:7::/64"), p("10.7.1.0/29")}, Bridge: "br0", MTU: 1280, Masquerade: true, Except: []netip.Prefix{p("10.0.0.0/8"), p("192.0.2.1/32")}})
 	wantValue(t, "PodNetwork", `{"subnets":["10.7.0.0/16"],"masquerade":{"enabled":false}}`, &state.PodNetwork{Subnets: []netip.Prefix{p("10.7.0.0/16")}, Bridge: "hsvlan110"})
 	wantValue(t, "PodNetwork", `{"subnets":["10.7.0.0/16"],"policy":"required"}`, &state.PodNetwork{Subnets: []netip.Prefix{p("10.7.0.0/16")}, Bridge: "hsvlan110", PolicyRequired: true})
+	wantValue(t, "PodNetwork", `{"subnets":["10.7.0.0/16"],"resolvers":["10.96.0.10","::ffff:10.96.0.11","2001:db8::53"]}`, &state.PodNetwork{
+		Subnets: []netip.Prefix{p("10.7.0.0/16")}, Bridge: "hsvlan110",
+		Resolvers: []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("2001:db8::53")},
+	})
 	for spec, want := range map[string]string{
+		`{"subnets":["10.7.0.0/24"],"resolvers":["dns.example.org"]}`:                                     "spec.resolvers[0]: \"dns.example.org\" is not an address",
+		`{"subnets":["10.7.0.0/24"],"resolvers":["10.96.0.10/32"]}`:                                       "is not an address",
+		`{"subnets":["10.7.0.0/24"],"resolvers":["10.96.0.1","10.96.0.1"]}`:                               "spec.resolvers[1]: 10.96.0.1 duplicates resolvers[0]",
+		`{"subnets":["10.7.0.0/24"],"resolvers":["224.0.0.251"]}`:                                         "spec.resolvers[0]",
+		`{"subnets":["10.7.0.0/24"],"resolvers":[` + strings.Repeat(`"10.96.0.1",`, 16) + `"10.96.0.2"]}`: "spec.resolvers: has 17 addresses: at most 16",
 		`{}`:                                                     "spec.subnets: is missing",
 		`{"subnets":["10.7.0.0/30"]}`:                            "spec.subnets[0]: \"10.7.0.0/30\": an IPv4 subnet for pods must have a prefix length from 8 to 29",
 		`{"subnets":["10.0.0.0/7"]}`:                             "length from 8 to 29",

@@ -144,7 +144,14 @@ func (p *policyParser) rule(d policy.Direction, index int, s policyRule, names m
 	r := policy.Rule{ID: p.identify(d, &s), Action: policy.Action(action)}
 	list := [...]string{policy.Ingress: "from", policy.Egress: "to"}[d]
 	for i := range s.peers {
-		peer, groups, err := p.peer(fmt.Sprintf("%s.%s[%d]", field, list, i), &s.peers[i])
+		at := fmt.Sprintf("%s.%s[%d]", field, list, i)
+		var groups []datapath.GroupName
+		var peer policy.Peer
+		if len(s.peers[i].Names) > 0 {
+			peer, err = p.names(at, &s.peers[i], d, r.Action)
+		} else {
+			peer, groups, err = p.peer(at, &s.peers[i])
+		}
 		if err != nil {
 			return err
 		}
@@ -192,7 +199,7 @@ func (p *policyParser) peer(field string, s *api.PolicyPeer) (peer policy.Peer, 
 	case len(s.Prefixes) == 0 && len(s.Except) > 0:
 		return peer, nil, invalid(field+".prefixes", "is missing: except limits prefixes; set the prefixes")
 	case len(s.Prefixes) == 0:
-		return peer, nil, invalid(field, "is empty: set namespaces, entities or prefixes; for all Entities of set %s write {\"entities\": {}}, for every peer omit the list", api.SetPods)
+		return peer, nil, invalid(field, "is empty: set namespaces, entities, prefixes or names; for all Entities of set %s write {\"entities\": {}}, for every peer omit the list", api.SetPods)
 	}
 	for i, w := range s.Prefixes {
 		at := fmt.Sprintf("%s.prefixes[%d]", field, i)

@@ -82,7 +82,10 @@ func TestPoliciesRefused(t *testing.T) {
 	peer := func(p string) string { return ingress(`{"action":"allow","from":[` + p + `]}`) }
 	port := func(p string) string { return ingress(`{"action":"allow","ports":[` + p + `]}`) }
 	selector := func(s string) string { return `{"tier":"main","appliedTo":[` + s + `]}` }
-	const one = "spec.ingress[0]"
+	egress := func(action, p string) string {
+		return `{"tier":"main","appliedTo":[{}],"egress":[{"action":"` + action + `","to":[` + p + `]}]}`
+	}
+	const one, to = "spec.ingress[0]", "spec.egress[0].to[0]"
 	for _, tt := range []struct{ spec, field, text string }{
 		{`{"appliedTo":[{}]}`, "spec.tier", "is missing"},
 		{`{"tier":"Main","appliedTo":[{}]}`, "spec.tier", "is not a name of a Tier"},
@@ -110,8 +113,23 @@ func TestPoliciesRefused(t *testing.T) {
 		{ingress(`{"action":"permit"}`), one + ".action", "not one of allow"},
 		{ingress(`{"action":"allow","to":[]}`), one + ".to", "unknown field"},
 		{ingress(`{"action":"allow","name":"a"},{"action":"deny","name":"a"}`), "spec.ingress[1].name", "is the name of ingress[0] already"},
-		{peer(`{}`), one + ".from[0]", "is empty: set namespaces, entities or prefixes"},
-		{peer(`{"names":["*.example.org"]}`), one + ".from[0].names", "unknown field"},
+		{peer(`{}`), one + ".from[0]", "is empty: set namespaces, entities, prefixes or names"},
+		{peer(`{"names":["*.example.org"]}`), one + ".from[0].names", "is only for egress rules"},
+		{egress("deny", `{"names":["example.org"]}`), to + ".names", "is only for rules with action allow"},
+		{egress("pass", `{"names":["example.org"]}`), to + ".names", "is only for rules with action allow"},
+		{egress("allow", `{"names":["example.org"],"prefixes":["10.0.0.0/8"]}`), to + ".names", "cannot be combined with prefixes"},
+		{egress("allow", `{"names":["example.org"],"entities":{}}`), to + ".names", "cannot be combined with prefixes or a selector"},
+		{egress("allow", `{"names":["*"]}`), to + ".names[0]", "matches every name"},
+		{egress("allow", `{"names":["*."]}`), to + ".names[0]", "matches every name"},
+		{egress("allow", `{"names":[""]}`), to + ".names[0]", "matches every name"},
+		{egress("allow", `{"names":["a.*.org"]}`), to + ".names[0]", "has * in another place than in front"},
+		{egress("allow", `{"names":["*a.org"]}`), to + ".names[0]", "has * in another place than in front"},
+		{egress("allow", `{"names":["a..org"]}`), to + ".names[0]", "is not a DNS name"},
+		{egress("allow", `{"names":["münchen.example"]}`), to + ".names[0]", "in their ASCII form"},
+		{egress("allow", `{"names":["192.0.2.7"]}`), to + ".names[0]", "is an address: use prefixes"},
+		{egress("allow", `{"names":["`+strings.Repeat("a", 64)+`.org"]}`), to + ".names[0]", "has a label of 64 characters"},
+		{egress("allow", `{"names":["`+strings.Repeat("a.", 127)+`org"]}`), to + ".names[0]", "has 257 characters"},
+		{egress("allow", `{"names":["example.org","EXAMPLE.org."]}`), to + ".names[1]", "duplicates names[0]"},
 		{peer(`{"entities":{},"prefixes":["10.0.0.0/8"]}`), one + ".from[0].prefixes", "cannot be combined with a selector"},
 		{peer(`{"except":["10.0.0.0/8"]}`), one + ".from[0].prefixes", "is missing: except limits prefixes"},
 		{peer(`{"prefixes":["10.0.0.1/8"]}`), one + ".from[0].prefixes[0]", "write 10.0.0.0/8"},

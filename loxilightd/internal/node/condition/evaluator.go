@@ -169,7 +169,7 @@ func (w *world) of(o *state.Object, s *state.Snapshot) condition {
 	case *state.Mirror:
 		return w.ofMirror(o.Name, v, s)
 	case *state.Policy:
-		return w.ofPolicy(o.Name, v)
+		return w.ofPolicy(o.Name, v, s)
 	case *state.Entity:
 		return w.ofEntity(v, s)
 	}

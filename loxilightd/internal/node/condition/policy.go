@@ -9,15 +9,23 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/policy"
+	"github.com/loxilight/loxilight/loxilightd/internal/node/policies"
 	"github.com/loxilight/loxilight/loxilightd/internal/reconcile"
 	"github.com/loxilight/loxilight/loxilightd/internal/state"
 )
 
 // ofPolicy returns a condition while the port of an Endpoint to which the Policy is applied is not
-// attached: its packets do not pass the programs. Packets need not obey a staged Policy.
-func (w *world) ofPolicy(name string, v *state.Policy) condition {
+// attached, because its packets do not pass the programs, or while names are not learnt for it. Packets
+// need not obey a staged Policy.
+func (w *world) ofPolicy(name string, v *state.Policy, s *state.Snapshot) condition {
 	if v.Staged || w.opts.Subjects == nil {
 		return condition{}
+	}
+	for range v.Names() {
+		if is := w.ofNames(name, s); is.message != "" {
+			return is
+		}
+		break
 	}
 	unattached := w.unattached()
 	for _, endpoint := range w.opts.Subjects(name) {
@@ -33,6 +41,25 @@ func (w *world) ofPolicy(name string, v *state.Policy) condition {
 		}
 		return condition{untried: is.IsUntried(), quiet: true, message: fmt.Sprintf(
 			"not enforced for Endpoint/%s, whose device is not attached: %s", endpoint, is.Message)}
+	}
+	return condition{}
+}
+
+// ofNames returns a condition while the names of a Policy are not learnt for all of its subjects.
+func (w *world) ofNames(name string, s *state.Snapshot) condition {
+	for _, endpoint := range w.opts.Subjects(name) {
+		if endpoint == policy.Here {
+			return condition{quiet: true, message: "names are not learnt for this node itself: use prefixes in a Policy that applies to it"}
+		}
+		o, ok := s.Get(state.Key{Kind: state.KindEndpoint, Name: string(endpoint)})
+		if !ok {
+			continue
+		}
+		v := o.Value.(*state.Endpoint)
+		if network, _ := policies.ResolversOf(s, v); network == "" {
+			return condition{quiet: true, message: fmt.Sprintf(
+				"names are not learnt for Endpoint/%s, because its network has no resolvers: set spec.resolvers of its PodNetwork or Bridge", endpoint)}
+		}
 	}
 	return condition{}
 }

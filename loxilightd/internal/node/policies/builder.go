@@ -42,7 +42,10 @@ type Builder struct {
 }
 
 // entitySource is what an Entity is made from: an Entity, an Endpoint, or both.
-type entitySource struct{ entity, endpoint *state.Object }
+type entitySource struct {
+	entity, endpoint *state.Object
+	network          string // of the Endpoint, if it has resolvers
+}
 
 // isUnknown reports whether the source is an Endpoint without the Entity that its network requires.
 func (f entitySource) isUnknown() bool {
@@ -111,6 +114,7 @@ func (b *Builder) Build(s *state.Snapshot, g Groups, isAttached func(endpoint st
 		Namespaces: make(map[string]*policy.Namespace, counts[state.KindNamespace]),
 		Policies:   make(map[string]*policy.Policy, counts[state.KindPolicy]),
 	}
+	next.Resolvers = resolversIn(s)
 	b.buildEntities(s, next)
 	leaving = b.keepAttached(s, next, isAttached)
 	for o := range s.After(state.KindNamespace, "") {
@@ -237,7 +241,8 @@ func (refs entityRefs) source(endpoint *state.Object) entitySource {
 	if o == nil && len(v.Labels) == 0 && !refs.of.RequiresEntity(v) {
 		return entitySource{}
 	}
-	return entitySource{o, endpoint}
+	network, _ := ResolversOf(refs.of, v)
+	return entitySource{o, endpoint, network}
 }
 
 // newEntity makes a value of the state.
@@ -260,7 +265,7 @@ func newEntity(name string, from entitySource) *policy.Entity {
 	case from.entity == nil:
 		e.Namespace, e.Labels = v.Namespace, v.Labels
 	}
-	e.Endpoint, e.Addrs = from.endpoint.Name, v.Addresses
+	e.Endpoint, e.Addrs, e.Network = from.endpoint.Name, v.Addresses, from.network
 	// The source guard permits this address too.
 	if local := datapath.LinkLocal(v.MAC); !slices.Contains(e.Addrs, local) {
 		e.Addrs = append(slices.Clone(e.Addrs), local)

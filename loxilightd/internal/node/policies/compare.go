@@ -39,7 +39,7 @@ func Compare(from, now *state.Snapshot, changes []state.Change, complete bool) *
 			break
 		}
 		switch change.Kind {
-		case state.KindTier, state.KindPodNetwork:
+		case state.KindTier, state.KindPodNetwork, state.KindBridge:
 			p.all = true
 		case state.KindNamespace, state.KindEntity, state.KindEndpoint:
 			changed[change.Key] = true

@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package e2e
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/loxilight/loxilight/internal/testnet"
+)
+
+// nameObjects allow pod a to ask any DNS server, and to reach the addresses of two names.
+const nameObjects = `
+kind: Tier
+name: main
+spec: {order: 200, always: [self, node]}
+---
+kind: Policy
+name: names
+spec:
+  tier: main
+  isolate: [egress]
+  appliedTo: [{entities: {matchLabels: {app: a}}}]
+  egress:
+    - action: allow
+      ports: [{protocol: udp, port: 53}]
+    - name: partners
+      action: allow
+      to: [{names: [db.example.org, "*.wild.example.org"]}]
+      ports: [{protocol: tcp, port: 4660}]
+`
+
+// dnsName returns a name as in a DNS message.
+func dnsName(name string) (b []byte) {
+	for label := range strings.SplitSeq(name, ".") {
+		b = append(append(b, byte(len(label))), label...)
+	}
+	return append(b, 0)
+}
+
+// dnsQuery returns a query for the addresses of a name.
+func dnsQuery(name string, kind uint16) []byte {
+	b := append([]byte{0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, dnsName(name)...)
+	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, kind), 1)
+}
+
+// dnsResponse answers a query: the name is an alias, for which the address is returned.
+func dnsResponse(query []byte, addr netip.Addr, ttl uint32) []byte {
+	b := slices.Clone(query)
+	b[2], b[3], b[7] = 0x81, 0x80, 2
+	record := func(owner []byte, kind uint16, data []byte) int {
+		b = append(b, owner...)
+		b = binary.BigEndian.AppendUint16(b, kind)
+		b = binary.BigEndian.AppendUint16(b, 1)
+		b = binary.BigEndian.AppendUint32(b, ttl)
+		b = binary.BigEndian.AppendUint16(b, uint16(len(data)))
+		b = append(b, data...)
+		return len(b) - len(data)
+	}
+	alias := record([]byte{0xc0, 12}, 5, dnsName("edge.example.net"))
+	kind := uint16(1)
+	if addr.Is6() {
+		kind = 28
+	}
+	record([]byte{0xc0, byte(alias)}, kind, addr.AsSlice())
+	return b
+}
+
+// serveNames answers DNS queries to a pod for the addresses of another one.
+func (s *policySite) serveNames(at string, ttl uint32, of *endpointPod) {
+	p := s.pods[at]
+	for _, addr := range []string{p.addr.String() + ":53", "[" + p.addr6.String() + "]:53"} {
+		l := p.ns.ListenUDP(s.t, addr)
+		s.t.Cleanup(func() { l.Close() })
+		go func() {
+			for b := make([]byte, 1000); ; {
+				n, client, err := l.ReadFromUDPAddrPort(b)
+				if err != nil {
+					return
+				}
+				to := of.addr
+				if n > 4 && b[n-3] == 28 {
+					to = of.addr6
+				}
+				_, _ = l.WriteToUDPAddrPort(dnsResponse(b[:n], to, ttl), client) // the client asks again
+			}
+		}()
+	}
+}
+
+// resolve asks a DNS server, from pod a.
+func (s *policySite) resolve(server, name string, kind uint16) {
+	s.t.Helper()
+	c, err := s.pods["a"].ns.Dial("udp", "", net.JoinHostPort(server, "53"), patience)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	defer c.Close()
+	for range 10 {
+		_, _ = c.Write(dnsQuery(name, kind)) // if this fails, no answer arrives
+		_ = c.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err = c.Read(make([]byte, 1000)); err == nil {
+			return
+		}
+	}
+	s.t.Fatalf("%s does not resolve %s: %v", server, name, err)
+}
+
+// quick is less than the time after which TCP sends a SYN again.
+const quick = 800 * time.Millisecond
+
+// TestPolicyNames: pod a may use the addresses that a resolver returns for the names in its policy: from
+// the response on, until the TTL and the grace period end, also while the daemon does not run.
+func TestPolicyNames(t *testing.T) {
+	const grace, ttl = time.Second, 2
+	s := &policySite{newEndpoints(t, "policy: {nameGrace: 1s}")}
+	a, b, x := s.pods["a"], s.pods["b"], s.pods["x"]
+	targets := map[uint16]string{1: b.addr.String() + ":4660", 28: "[" + b.addr6.String() + "]:4660"}
+	b.ns.ServeTCP(t, targets[28], "b")
+	x.ns.ServeTCP(t, x.addr.String()+":4660", "x")
+	s.serveNames("x", ttl, b)
+	s.serveNames("b", ttl, x)
+	wants := func(when string, kind uint16, want string) {
+		t.Helper()
+		if got := try(a.ns, "tcp", targets[kind], quick); got != want {
+			t.Errorf("%s: to %s: %s, want %s", when, targets[kind], got, want)
+		}
+	}
+
+	s.LLCLI("apply", "-f", s.File(nameObjects))
+	testnet.Eventually(t, patience, "the policy waits for resolvers", func() bool {
+		return strings.Contains(s.LLCLI("get", "policy", "names", "-o", "yaml"), "names are not learnt for Endpoint/shop/a, because its network has no resolvers")
+	})
+	s.resolve(x.addr.String(), "db.example.org", 1)
+	wants("without resolvers", 1, silent)
+	s.change("bridge", "set", "pods", "--resolver", x.addr.String(), "--resolver", x.addr6.String())
+	testnet.Eventually(t, patience, "the policy is in force", func() bool {
+		return strings.Contains(s.LLCLI("get", "policies"), "Ready")
+	})
+	s.ready(patience, "the pods are ready")
+
+	wants("before a response", 1, silent)
+	s.resolve(b.addr.String(), "db.example.org", 1) // a server that is no resolver, with the address of x
+	if got := try(a.ns, "tcp", x.addr.String()+":4660", quick); got != silent {
+		t.Errorf("an address from a server that is no resolver: %s", got)
+	}
+	s.resolve(x.addr.String(), "wild.example.org", 1)
+	s.resolve(x.addr6.String(), "other.example.org", 28)
+	wants("names of no policy", 1, silent)
+	wants("names of no policy", 28, silent)
+
+	s.resolve(x.addr6.String(), "DB.Example.ORG", 1)
+	wants("after a response", 1, let)
+	wants("after a response of the other family", 28, silent)
+	if got := try(a.ns, "udp", targets[1], quick); got != silent {
+		t.Errorf("another protocol: %s", got)
+	}
+	s.resolve(x.addr.String(), "far.below.wild.example.org", 28)
+	wants("after a response", 28, let)
+	if out := s.LLCLI("policy", "check", "shop/a", b.addr.String(), "tcp/4660"); !strings.Contains(out, "name:db.example.org") {
+		t.Errorf("llcli policy check:\n%s", out)
+	}
+	var held []net.Conn
+	for _, target := range targets {
+		c, err := a.ns.Dial("tcp", "", target, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		held = append(held, c)
+	}
+	time.Sleep(ttl*time.Second + grace + 500*time.Millisecond)
+	wants("after TTL and grace period", 1, silent)
+	wants("after TTL and grace period", 28, silent)
+	for _, c := range held {
+		echoes(t, c, true)
+	}
+	s.hasEvent("a", "tcp", targets[1], "policy:", "the address no longer belongs to db.example.org")
+
+	const times = 50
+	for _, state := range []string{"running", "killed", "started again"} {
+		switch state {
+		case "killed":
+			s.Kill()
+		case "started again":
+			s.Start()
+			s.ready(endpointPatience, "pods are ready again")
+		}
+		for i := range times {
+			kind := []uint16{1, 28}[i%2]
+			s.resolve([]string{x.addr.String(), x.addr6.String()}[i/2%2], fmt.Sprintf("n%d.wild.example.org", i), kind)
+			wants(fmt.Sprint("resolved, ", state), kind, let)
+		}
+		time.Sleep(ttl*time.Second + grace + 500*time.Millisecond)
+		wants("expired, "+state, 1, silent)
+		wants("expired, "+state, 28, silent)
+		for _, c := range held {
+			echoes(t, c, true)
+		}
+	}
+	s.hasEvent("a", "tcp", targets[1], "policy:", "the address no longer belongs to *.wild.example.org")
+	s.change("bridge", "set", "pods", "--resolver", x.addr6.String())
+	s.change("policy", "set", "names", "--priority", "7") // in force after the change of the bridge
+	s.resolve(x.addr.String(), "db.example.org", 1)
+	wants("no longer a resolver", 1, silent)
+	s.LLCLI("delete", "policy", "names", "--wait", "5s")
+	wants("without the policy", 1, let)
+}
