@@ -60,7 +60,7 @@ func newNetwork(t *testing.T) *network {
 		PinDir:          filepath.Join(testnet.BPFFS(t), "loxilight"),
 		SwitchNamespace: "host",
 		Tables: datapath.Tables{
-			Connections: 4096, Services: 256, Backends: 256, Affinity: 256, Ranges: 64, Rules: 256,
+			Connections: 4096, Services: 256, Backends: 256, Affinity: 256, Ranges: 64, Rules: 256, Entities: 512,
 		},
 		SweepInterval: 50 * time.Millisecond,
 	}
