@@ -331,7 +331,7 @@ const (
 // TablesFor returns the sizes for a node with that many bytes of memory: the sizes of
 // [DefaultTables] if it has plenty, halved for each halving of the memory below that constant. All
 // tables together take at most 1/12 of the memory when they are created, and 1/8 when they are
-// full; more only if the memory is less than 448 MiB.
+// full; more only if the memory is less than 512 MiB.
 func TablesFor(memory uint64) Tables {
 	halvings := 0
 	for memory < plenty>>halvings && halvings < mostHalvings {

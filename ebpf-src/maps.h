@@ -253,7 +253,8 @@ CREATED_BY_DAEMON;
 /* Addresses of names. Inserted here; deleted by ll_names_sweep, which loxilightd runs, and here
  * if there is no room.
  */
-MAP(ll_learned, BPF_MAP_TYPE_HASH, struct learned_key, struct learned, 100000, BPF_F_NO_PREALLOC);
+MAP(ll_learned, BPF_MAP_TYPE_HASH, struct learned_key, struct learned, 100000, BPF_F_NO_PREALLOC)
+SIZED_BY("learned");
 
 /* Nonzero while a shadow program is attached to any hook (config_shadow). Written by loxilightd. A
  * single entry.

@@ -41,9 +41,11 @@ var sizeClasses = map[string]sizeClass{
 	"entities": {"entities", func(t datapath.Tables) uint32 { return t.Entities }, func(t datapath.Tables) uint32 {
 		return 2 * t.Entities // old and new addresses exist together for a moment
 	}},
-	"nats":          byRules(func(t datapath.Tables) uint32 { return 2 * t.MaxNATs() }),     // old and new NATs exist together for a moment
-	"natRules":      byRules(func(t datapath.Tables) uint32 { return max(t.Rules/4, 256) }), // both directions, old and new
-	"natPrefixes":   byRules(func(t datapath.Tables) uint32 { return max(t.Rules/8, 1024) }),
+	"nats":        byRules(func(t datapath.Tables) uint32 { return 2 * t.MaxNATs() }),     // old and new NATs exist together for a moment
+	"natRules":    byRules(func(t datapath.Tables) uint32 { return max(t.Rules/4, 256) }), // both directions, old and new
+	"natPrefixes": byRules(func(t datapath.Tables) uint32 { return max(t.Rules/8, 1024) }),
+	// Addresses of names in policies: 100,000 with the memory for 800,000 connections or more.
+	"learned":       byConnections(func(n uint32) uint32 { return min(100_000, max(4096, n/8)) }),
 	"mappings":      byConnections(func(n uint32) uint32 { return max(1024, n/8-min(n/8, 2048)) }),
 	"blocks":        byConnections(func(n uint32) uint32 { return max(n/64, 256) }),
 	"remotes":       byConnections(func(n uint32) uint32 { return min(1<<14, max(1<<12, n/4)) }),

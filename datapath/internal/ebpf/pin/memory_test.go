@@ -31,7 +31,7 @@ func TestTablesFitTheMachine(t *testing.T) {
 		connections uint32
 	}{
 		{24 << 10, 1 << 20}, {14 << 10, 1 << 20}, {14<<10 - 1, 1 << 19}, {7 << 10, 1 << 19}, {3900, 1 << 18}, {1950, 1 << 17},
-		{960, 1 << 16}, {460, 1 << 15}, {224, 1 << 14}, {64, 1 << 14},
+		{960, 1 << 16}, {512, 1 << 15}, {224, 1 << 14}, {64, 1 << 14},
 	} {
 		tables := datapath.TablesFor(tt.mib << 20)
 		if tables.Connections != tt.connections {
@@ -39,7 +39,7 @@ func TestTablesFitTheMachine(t *testing.T) {
 		}
 		atStart, full := tablesMemory(spec.Maps, tables)
 		t.Logf("%5d MiB: %7d connections, %4d MiB at the start, %4d MiB full", tt.mib, tables.Connections, atStart>>20, full>>20)
-		if tt.mib < 448 {
+		if tt.mib < 512 {
 			continue
 		}
 		if atStart > tt.mib<<20/12 {
