@@ -263,21 +263,6 @@ func (r *policySet) Delete(ctx context.Context, key datapath.SetName) error {
 	return err
 }
 
-// causesOf returns the errors that were joined in err.
-func causesOf(err error) []error {
-	switch e := err.(type) {
-	case nil:
-		return nil
-	case interface{ Unwrap() []error }:
-		return e.Unwrap()
-	case interface{ Unwrap() error }:
-		if list := causesOf(e.Unwrap()); len(list) > 1 {
-			return list
-		}
-	}
-	return []error{err}
-}
-
 // Verify verifies the table. After an external change, the row does not count as being in force.
 func (r *policySet) Verify(ctx context.Context, key datapath.SetName) (bool, error) {
 	intact, err := r.Table.Verify(ctx, key)

@@ -18,7 +18,7 @@ type Isolator struct {
 	tiers    map[*policy.Tier]*policy.Tier
 }
 
-// IsolatingTier returns the name of the tier with the policies that replace those of a tier. No object
+// IsolatingTier returns the name of the tier with the replacements of the policies of a tier. No object
 // has such a name.
 func IsolatingTier(tier string) string { return "isolation instead of " + tier }
 
@@ -82,8 +82,8 @@ func isBuiltIn(name string) bool { return name == policy.Unknown || name == poli
 const mostUnfit = 8
 
 // unfitIn returns the policies that must be isolated for a state to fit. Policies that differ from those
-// of the state before are isolated rather than others. s itself does not fit. The error is that of fits
-// if not even isolation of all policies fits.
+// of the state before are isolated rather than others. s itself does not fit. It returns the error
+// of fits if not even isolation of all policies fits.
 func unfitIn(s, before *policy.State, fits func(*policy.State) error) (unfit map[string]bool, err error) {
 	var changed, all []string
 	for name, p := range s.Policies {
@@ -117,7 +117,7 @@ func unfitOf(s *policy.State, suspects []string, fits func(*policy.State) error)
 		return nil, err
 	}
 	for fit := false; len(suspects) > 0 && !fit; fit = without(nil) == nil {
-		// The first one that does not fit beside those before it.
+		// The first suspect that does not fit beside the suspects before it.
 		at := sort.Search(len(suspects)-1, func(i int) bool { return without(suspects[i+1:]) != nil })
 		unfit[suspects[at]] = true
 		suspects = suspects[at+1:]
