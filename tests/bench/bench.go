@@ -53,6 +53,7 @@ type bench struct {
 	otherTables    string // sizes of our other tables, as in the configuration
 	serviceCount   int    // services of the largest case
 	rulesMax       int    // rules of the largest case
+	policyScale    policyScale
 	tcpConnections int
 	tcpRequests    int
 	sharedRigs     bool // the cases of both places use the same rigs, as measurements must not
@@ -68,6 +69,7 @@ func (b *bench) shorten() {
 	b.connectionsMax = 65536
 	b.serviceCount = 1000
 	b.rulesMax = 1000
+	b.policyScale = policyScale{pods: 1000, local: 20, policies: 1000 + 20, ofServer: 20}
 	b.tcpConnections, b.tcpRequests = 3200, 12_800
 	b.bulkTime = 100 * time.Millisecond
 }
@@ -95,6 +97,7 @@ type lineup struct {
 	direct  bool // clients connect to the backends directly
 	two     bool // two nodes: the client is behind one of them, the server behind the other
 	fixed   bool // our table of connections has its full size from the start
+	pods    bool // the node has pods, under the policies of the path
 }
 
 // services is the line-up for the measurement of services.
@@ -115,7 +118,7 @@ func (b *bench) withRigs(ctx context.Context, l lineup, connections int, fn func
 		}
 	}()
 	for _, name := range l.paths {
-		r, err := buildRig(&rig{name: name, bridged: l.bridged, direct: l.direct, two: l.two, fixed: l.fixed})
+		r, err := buildRig(&rig{name: name, bridged: l.bridged, direct: l.direct, two: l.two, fixed: l.fixed, pods: l.pods})
 		if err != nil {
 			return err
 		}
@@ -162,6 +165,12 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 		return b.attachNodes(ctx, r, connections)
 	}
 	switch r.name {
+	case pathNftablesPolicies:
+		return r.attachNftablesPolicies(&b.policyScale)
+	case pathIptables:
+		return r.attachIptables(&b.policyScale)
+	case pathUserSpace:
+		return r.attachUserSpace()
 	case pathNftables:
 		r.balancer = &nftables{rig: r}
 		return nil
@@ -175,6 +184,9 @@ func (b *bench) attachPath(ctx context.Context, r *rig, connections int) error {
 		return r.attachMasquerade()
 	case pathKernel, pathBridge:
 		return nil
+	}
+	if r.pods {
+		return b.attachPods(ctx, r, connections)
 	}
 	return b.attachOurs(ctx, r, b.daemon, connections) // its name contains its configuration
 }

@@ -28,7 +28,7 @@ func TestRun(t *testing.T) {
 	defer cancel()
 	b := &bench{
 		daemon: programs.Daemon, paths: []string{pathKernel, pathOurs}, report: &report{}, rounds: 1, packetCount: 2000,
-		connectionsMax: 1024, tableSize: 1 << 14, serviceCount: 20, rulesMax: 1000, tcpConnections: 200, tcpRequests: 200, bulkTime: 20 * time.Millisecond,
+		connectionsMax: 1024, tableSize: 1 << 14, serviceCount: 20, rulesMax: 1000, policyScale: policyScale{pods: 100, local: 5, policies: 1000 + 3, ofServer: 3}, tcpConnections: 200, tcpRequests: 200, bulkTime: 20 * time.Millisecond,
 		sharedRigs: true, otherTables: "services: 256, backends: 4096, affinity: 64, ranges: 64",
 		bulkOffloads: []bool{true, false}, bulkStreams: []int{1, 4},
 	}
@@ -45,8 +45,8 @@ func TestRun(t *testing.T) {
 		}
 	}
 	const plain = 2 + 2 + 8 // packets, requests, bulk
-	// run, routed and bridged, rules, udp, new flows, one-way UDP, memory, services, packets through them, tcp, bulk, pods, NAT, between nodes, pod to pod
-	want := 13 + 2*plain + 3 + 5 + 1 + 2 + 2 + 1 + 2 + 4 + 8 + 6 + 4 + 4 + 3
+	// run, routed and bridged, rules, udp, new flows, one-way UDP, memory, services, packets through them, tcp, bulk, pods, NAT, between nodes, pod to pod, policies
+	want := 13 + 2*plain + 3 + 5 + 1 + 2 + 2 + 1 + 2 + 4 + 8 + 6 + 4 + 4 + 3 + 2 + 3 + 4
 	if len(b.report.failures) != 0 {
 		t.Errorf("failures: %q", b.report.failures)
 	}

@@ -34,6 +34,7 @@ var groups = []struct {
 	{"bridged", (*bench).bridged},
 	{"nat", (*bench).translation},
 	{"rules", (*bench).rules},
+	{"policy", (*bench).policies},
 	{"udp", (*bench).udp},
 	{"fresh", (*bench).fresh},
 	{"oneway", (*bench).oneWay},
@@ -89,7 +90,7 @@ func command() error {
 	defer cancel()
 	b := &bench{
 		daemon: *daemon, other: *other, report: &report{at: time.Now()}, rounds: 9, packetCount: 1_000_000, connectionsMax: 1_000_000, tableSize: 1 << 20, otherTables: ampleTables,
-		serviceCount: 10_000, rulesMax: 10_000, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 200 * time.Millisecond,
+		serviceCount: 10_000, rulesMax: 10_000, policyScale: policyScale{pods: 10_000, local: 250, policies: 10_000 + 100, ofServer: 100}, tcpConnections: 6_400, tcpRequests: 30_000, bulkTime: 200 * time.Millisecond,
 		bulkOffloads: []bool{true, false}, bulkStreams: []int{1, 4},
 	}
 	b.paths = []string{pathKernel, pathNftables, pathOurs}

@@ -32,6 +32,9 @@ type rig struct {
 	bare                      map[string]*bareWay
 	two                       bool       // the server is behind a second node, to which up1 leads
 	fixed                     bool       // our table of connections has its full size from the start
+	pods                      bool       // backends on the node are a pod, and near is another one
+	near                      *namespace // behind the port pod1
+	verdicts                  *verdicts  // a program that decides in user space; nil: none
 	far                       *namespace // the second node
 	farBalancer               balancer
 }
@@ -49,6 +52,7 @@ const (
 	sourcePrefix  = "10.2.0.0/16"
 	clientAddress = "10.0.0.1"
 	clientCount   = 8
+	nearAddress   = "10.1.9.1"
 	backendCount  = 10
 	frontendPort  = 5000
 	backendPort   = 6000
@@ -73,6 +77,9 @@ func buildRig(r *rig) (*rig, error) {
 	if r.two {
 		all = append(all, &r.far)
 	}
+	if r.pods {
+		all = append(all, &r.near)
+	}
 	for _, ns := range all {
 		var err error
 		if *ns, err = newNamespace(); err != nil {
@@ -94,6 +101,9 @@ func (r *rig) close() (err error) {
 			err = errors.Join(err, b.close())
 		}
 	}
+	if r.verdicts != nil {
+		err = errors.Join(err, r.verdicts.close())
+	}
 	if r.generator != nil {
 		r.generator.close()
 	}
@@ -103,7 +113,7 @@ func (r *rig) close() (err error) {
 	for _, way := range r.bare {
 		way.close()
 	}
-	for _, ns := range []*namespace{r.client, r.node, r.pod, r.server, r.far} {
+	for _, ns := range []*namespace{r.client, r.node, r.pod, r.server, r.far, r.near} {
 		if ns != nil {
 			ns.close()
 		}
@@ -154,6 +164,9 @@ func (r *rig) stations() []station {
 	if r.two {
 		server := &list[2]
 		server.node, server.port, server.wire = r.far, "pod0", ""
+	}
+	if r.pods {
+		list = append(list, station{r.near, r.node, "pod1", "", nearAddress, 1, 24, "10.1.9.254"})
 	}
 	if r.bridged {
 		for i := range list {

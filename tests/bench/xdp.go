@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
@@ -22,7 +23,7 @@ func (b *bench) withXDP(l lineup) lineup {
 var pathsInXDP = []string{pathXDP, pathOtherXDP}
 
 // inXDP reports whether the programs of the rig are in XDP on the client's port.
-func (r *rig) inXDP() bool { return slices.Contains(pathsInXDP, r.name) }
+func (r *rig) inXDP() bool { return strings.HasSuffix(r.name, ", XDP") }
 
 // xdpText describes the setup for our programs in XDP.
 const xdpText = "\n" +
