@@ -19,6 +19,8 @@ import (
 	"github.com/mattfenwick/cyclonus/pkg/generator"
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
+
+	"github.com/loxilight/loxilight/internal/testcluster"
 )
 
 // TestCyclonus runs all cases of cyclonus, of all tags, with each address family, to the addresses of
@@ -31,7 +33,7 @@ func TestCyclonus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	k := newKubernetes(newCluster(t))
+	k := newKubernetes(t, testcluster.New(t, programs, nodeCount))
 	for family, name := range []string{"IPv4", "IPv6"} {
 		k.family = family
 		namespaces := []string{"x", "y", "z"}
@@ -200,7 +202,7 @@ func (k *kubernetes) explain(result *connectivity.Result, wrong []difference) st
 		for _, end := range []string{d.from, d.to} {
 			if p := k.pods[end]; p != nil {
 				out, _, err := p.node.TryLLCLI("policy", "check", d.from, d.to, strings.ToLower(protocol)+"/"+port)
-				fmt.Fprintf(&b, "%s: policy check %s %s %s: %v\n%s\n", p.node.name(), d.from, d.to, d.key, err, out)
+				fmt.Fprintf(&b, "%s: policy check %s %s %s: %v\n%s\n", p.node.Name(), d.from, d.to, d.key, err, out)
 			}
 		}
 	}

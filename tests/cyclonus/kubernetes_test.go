@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/containernetworking/cni/libcni"
@@ -22,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/loxilight/loxilight/internal/testcluster"
 	"github.com/loxilight/loxilight/internal/testnet"
 )
 
@@ -32,7 +34,8 @@ import (
 // agent watches has a mark in the API server, which changes after the other objects of its kind.
 // Watches report changes in order, so each daemon has all changes when it has the marks.
 type kubernetes struct {
-	*cluster
+	*testcluster.Cluster
+	t      *testing.T
 	family int // of the addresses that cyclonus sees: 0 IPv4, 1 IPv6
 
 	mu         sync.Mutex
@@ -54,14 +57,14 @@ var _ kube.IKubernetes = (*kubernetes)(nil)
 type pod struct {
 	*station
 	object *corev1.Pod // without its addresses
-	node   *node
+	node   *testcluster.Node
 	index  int // of its address on its node
 	rt     *libcni.RuntimeConf
 }
 
-func newKubernetes(c *cluster) *kubernetes {
+func newKubernetes(t *testing.T, c *testcluster.Cluster) *kubernetes {
 	return &kubernetes{
-		cluster: c, namespaces: map[string]*corev1.Namespace{}, policies: map[string]*networkingv1.NetworkPolicy{},
+		Cluster: c, t: t, namespaces: map[string]*corev1.Namespace{}, policies: map[string]*networkingv1.NetworkPolicy{},
 		services: map[string]*corev1.Service{}, pods: map[string]*pod{}, changed: true, probes: newProbes(),
 	}
 }
@@ -84,7 +87,7 @@ func (k *kubernetes) settle() error {
 	address, port := fmt.Sprintf("10.244.9.%d", k.marks%250+1), 1024+k.marks%60000
 	slice := endpointSlice("mark", "mark", 0, address, nil)
 	slice.Ports = slicePorts(corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80})
-	k.api.Set(
+	k.API.Set(
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "mark", Labels: mark}},
 		&corev1.Pod{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "mark", Name: "mark", UID: "mark", Labels: mark},
@@ -100,12 +103,12 @@ func (k *kubernetes) settle() error {
 		slice,
 	)
 	label := fmt.Sprintf(`"mark":"m%d"`, k.marks)
-	k.fault = k.holds(map[string]string{
+	k.fault = k.Holds(map[string]string{
 		"Namespace mark": label, "Entity pod/mark/mark": label, "Policy np/x/mark": label,
 		"Service mark/mark": fmt.Sprintf(`"10.96.9.9:%d/tcp"`, port),
 	})
 	if k.fault == nil {
-		k.fault = k.holds(map[string]string{"Service mark/mark": `"` + address + `:80"`})
+		k.fault = k.Holds(map[string]string{"Service mark/mark": `"` + address + `:80"`})
 	}
 	k.changed = false
 	return k.fault
@@ -120,7 +123,7 @@ func (k *kubernetes) CreateNamespace(n *corev1.Namespace) (*corev1.Namespace, er
 	}
 	n.Labels[kube.DefaultNamespaceLabel] = n.Name
 	k.namespaces[n.Name], k.changed = n, true
-	k.api.Set(n.DeepCopy())
+	k.API.Set(n.DeepCopy())
 	return n, nil
 }
 
@@ -169,7 +172,7 @@ func (k *kubernetes) DeleteNamespace(name string) error {
 	}
 	delete(k.namespaces, name)
 	k.changed = true
-	k.api.Delete(n)
+	k.API.Delete(n)
 	return nil
 }
 
@@ -178,7 +181,7 @@ func (k *kubernetes) DeleteNamespace(name string) error {
 func (k *kubernetes) CreateNetworkPolicy(p *networkingv1.NetworkPolicy) (*networkingv1.NetworkPolicy, error) {
 	defer k.lock()()
 	k.policies[p.Namespace+"/"+p.Name], k.changed = p.DeepCopy(), true
-	k.api.Set(p.DeepCopy())
+	k.API.Set(p.DeepCopy())
 	return p, nil
 }
 
@@ -204,7 +207,7 @@ func (k *kubernetes) DeleteNetworkPolicy(namespace, name string) error {
 	}
 	delete(k.policies, namespace+"/"+name)
 	k.changed = true
-	k.api.Delete(p)
+	k.API.Delete(p)
 	return nil
 }
 
@@ -254,17 +257,17 @@ func (k *kubernetes) CreateService(s *corev1.Service) (*corev1.Service, error) {
 	s.UID = types.UID("service-" + s.Name)
 	s.CreationTimestamp = metav1.NewTime(time.Now().Truncate(time.Second))
 	s.Spec.Type = corev1.ServiceTypeClusterIP
-	number := p.node.number<<8 | p.index
-	s.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.%d.%d", p.node.number, p.index), fmt.Sprintf("fd00:96::%x", number)}
+	number := p.node.Number<<8 | p.index
+	s.Spec.ClusterIPs = []string{fmt.Sprintf("10.96.%d.%d", p.node.Number, p.index), fmt.Sprintf("fd00:96::%x", number)}
 	s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
 	s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 	k.services[s.Namespace+"/"+s.Name], k.changed = s, true
-	k.api.Set(s.DeepCopy())
-	name := p.node.name()
+	k.API.Set(s.DeepCopy())
+	name := p.node.Name()
 	for family, a := range p.addresses {
 		slice := endpointSlice(s.Namespace, s.Name, family, a.String(), &name)
 		slice.Ports = slicePorts(s.Spec.Ports...)
-		k.api.Set(slice)
+		k.API.Set(slice)
 	}
 	return k.service(s), nil
 }
@@ -292,7 +295,7 @@ func (k *kubernetes) DeleteService(namespace, name string) error {
 	}
 	delete(k.services, namespace+"/"+name)
 	k.changed = true
-	k.api.Delete(s, endpointSlice(namespace, name, 0, "", nil), endpointSlice(namespace, name, 1, "", nil))
+	k.API.Delete(s, endpointSlice(namespace, name, 0, "", nil), endpointSlice(namespace, name, 1, "", nil))
 	return nil
 }
 
@@ -314,8 +317,8 @@ func (k *kubernetes) CreatePod(o *corev1.Pod) (*corev1.Pod, error) {
 	o = o.DeepCopy()
 	i := k.created
 	k.created++
-	n := k.nodes[(i/nodeCount+i%nodeCount)%nodeCount]
-	o.UID, o.Spec.NodeName = types.UID(fmt.Sprintf("uid-%s-%s-%d", o.Namespace, o.Name, i)), n.name()
+	n := k.Nodes[(i/nodeCount+i%nodeCount)%nodeCount]
+	o.UID, o.Spec.NodeName = types.UID(fmt.Sprintf("uid-%s-%s-%d", o.Namespace, o.Name, i)), n.Name()
 	o.CreationTimestamp = metav1.NewTime(time.Now().Truncate(time.Second))
 	o.Status.Phase = corev1.PodPending
 	index := 5
@@ -325,7 +328,7 @@ func (k *kubernetes) CreatePod(o *corev1.Pod) (*corev1.Pod, error) {
 	key := o.Namespace + "/" + o.Name
 	p := &pod{object: o, node: n, index: index, station: &station{
 		NS: testnet.New(k.t, "pod"), name: key,
-		addresses: [2]netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.244.%d.%d", n.number, index)), netip.MustParseAddr(fmt.Sprintf("fd00:244:%d::%x", n.number, index))},
+		addresses: [2]netip.Addr{netip.MustParseAddr(fmt.Sprintf("10.244.%d.%d", n.Number, index)), netip.MustParseAddr(fmt.Sprintf("fd00:244:%d::%x", n.Number, index))},
 	}}
 	p.rt = &libcni.RuntimeConf{
 		ContainerID: string(o.UID), NetNS: p.Path(), IfName: "eth0",
@@ -333,8 +336,8 @@ func (k *kubernetes) CreatePod(o *corev1.Pod) (*corev1.Pod, error) {
 			{"K8S_POD_INFRA_CONTAINER_ID", string(o.UID)}, {"K8S_POD_UID", string(o.UID)}},
 		CapabilityArgs: map[string]any{"ips": []string{p.addresses[0].String() + "/24", p.addresses[1].String() + "/64"}},
 	}
-	k.api.Set(o.DeepCopy())
-	if err := n.add(p.rt); err != nil {
+	k.API.Set(o.DeepCopy())
+	if err := n.Add(p.rt); err != nil {
 		return nil, fmt.Errorf("ADD %s: %w", key, err)
 	}
 	o.Status.Phase = corev1.PodRunning
@@ -342,7 +345,7 @@ func (k *kubernetes) CreatePod(o *corev1.Pod) (*corev1.Pod, error) {
 		o.Status.PodIPs = append(o.Status.PodIPs, corev1.PodIP{IP: a.String()})
 	}
 	k.pods[key], k.changed = p, true
-	k.api.Set(o.DeepCopy())
+	k.API.Set(o.DeepCopy())
 	k.serve(k.t, p)
 	return k.pod(p), nil
 }
@@ -370,8 +373,8 @@ func (k *kubernetes) DeletePod(namespace, name string) error {
 	}
 	delete(k.pods, namespace+"/"+name)
 	k.changed = true
-	err := errors.Join(p.close(), p.node.del(p.rt))
-	k.api.Delete(p.object)
+	err := errors.Join(p.close(), p.node.Del(p.rt))
+	k.API.Delete(p.object)
 	return err
 }
 
@@ -382,7 +385,7 @@ func (k *kubernetes) SetPodLabels(namespace, name string, labels map[string]stri
 		return nil, missing("pod", namespace+"/"+name)
 	}
 	p.object.Labels, k.changed = maps.Clone(labels), true
-	k.api.Set(p.object.DeepCopy())
+	k.API.Set(p.object.DeepCopy())
 	return k.pod(p), nil
 }
 
