@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help policy policy-full cyclonus cut hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
+.PHONY: help policy policy-full adds cyclonus cut hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -137,6 +137,11 @@ POLICY_CASES ?= 1000000
 
 policy: ## compare the tables of network policies with their definition, for longer: POLICY_CASES random verdicts
 	$(GO) test ./datapath/policy -count=1 -timeout 1h -v -run TestTablesAgree -cases $(POLICY_CASES)
+
+ADDS ?= 500
+
+adds: setup ## add ADDS pods in each of four situations (normal; agent stopped; API server held; daemon killed): no packet that policies forbid may pass while they start (root; half an hour)
+	LOXILIGHT_ADDS=$(ADDS) $(GO) test ./tests/adds -count=1 -timeout 2h -v
 
 cyclonus: setup ## all cases of cyclonus for NetworkPolicies against real agents and daemons on three nodes; CASES='^ingress' selects by a regular expression (root; downloads cyclonus, ten minutes)
 	cd tests/cyclonus && LOXILIGHT_CYCLONUS_RUN='$(CASES)' $(GO) test . -count=1 -timeout 1h -v
