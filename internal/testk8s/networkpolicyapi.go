@@ -58,16 +58,16 @@ func (p *Programs) builder(log io.Writer) *builder {
 // NetworkPolicyAPI returns the definition of ClusterNetworkPolicies.
 func (c *Cluster) NetworkPolicyAPI() (definition string, err error) { return c.p.NetworkPolicyAPI() }
 
-// LoadConformanceImage gives all nodes the image of the suite's pods: agnhost behind a program that
-// speaks SCTP without the kernel's sockets.
-func (c *Cluster) LoadConformanceImage(t testnet.T, wrapper string) {
+// LoadAgnhost gives all nodes agnhost, behind a program that speaks SCTP without the kernel's sockets,
+// as the image with a tag: of the pods of the suites that come with Kubernetes.
+func (c *Cluster) LoadAgnhost(t testnet.T, wrapper, tag string) {
 	t.Helper()
 	base, err := baseFiles()
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
 	i := image.Image{
-		Tags: []string{ConformanceImage}, Entrypoint: []string{"/agnhost"}, Command: []string{"pause"}, Time: time.Unix(0, 0),
+		Tags: []string{tag}, Entrypoint: []string{"/agnhost"}, Command: []string{"pause"}, Time: time.Unix(0, 0),
 		Files: append(
 			base,
 			image.File{Path: "bin/bash", Mode: 0o755, Text: "#!/bin/sh\nexec /bin/sh \"$@\"\n"},
@@ -75,7 +75,7 @@ func (c *Cluster) LoadConformanceImage(t testnet.T, wrapper string) {
 			image.File{Path: "agnhost-upstream", Mode: 0o755, Source: filepath.Join(c.p.Dir, "agnhost")},
 		),
 	}
-	file := filepath.Join(c.dir, "conformance.tar")
+	file := filepath.Join(c.dir, "agnhost.tar")
 	if err := i.WriteFile(file, runtime.GOARCH); err != nil {
 		t.Fatalf("%v", err)
 	}

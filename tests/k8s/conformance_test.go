@@ -11,7 +11,21 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/loxilight/loxilight/internal/testk8s"
 )
+
+// buildAgnhost builds agnhost with SCTP, and returns its path.
+func buildAgnhost(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agnhost")
+	build := exec.Command("go", "build", "-trimpath", "-o", path, "./agnhost")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return path
+}
 
 // TestConformance runs the conformance suite of ClusterNetworkPolicies, with all features. It takes a
 // quarter of an hour. LOXILIGHT_CONFORMANCE is 1, or a file for the report.
@@ -25,13 +39,7 @@ func TestConformance(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wrapper := filepath.Join(t.TempDir(), "agnhost")
-	build := exec.Command("go", "build", "-trimpath", "-o", wrapper, "./agnhost")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	s.LoadConformanceImage(t, wrapper)
+	s.LoadAgnhost(t, buildAgnhost(t), testk8s.ConformanceImage)
 	s.defineClusterPolicies(t)
 	if report == "1" {
 		report = filepath.Join(t.TempDir(), "report.yaml")

@@ -39,11 +39,17 @@ func run(args []string) error {
 		flags := flag.NewFlagSet("connect", flag.ContinueOnError)
 		timeout := flags.Duration("timeout", 3*time.Second, "")
 		protocol := flags.String("protocol", "tcp", "")
-		if err := flags.Parse(args[1:]); err != nil {
-			return err
+		server := ""
+		for rest := args[1:]; len(rest) > 0; { // flags may follow the server
+			if err := flags.Parse(rest); err != nil {
+				return err
+			}
+			if rest = flags.Args(); len(rest) > 0 {
+				server, rest = rest[0], rest[1:]
+			}
 		}
 		if *protocol == "sctp" {
-			return connect(flags.Arg(0), *timeout)
+			return connect(server, *timeout)
 		}
 	}
 	return unix.Exec(upstream, append([]string{upstream}, args...), os.Environ())
@@ -113,18 +119,35 @@ func parse(p []byte) (v parsed, ok bool) {
 	}, true
 }
 
+// resolve returns the address and port of a server, given by an address or by name.
+func resolve(ctx context.Context, server string) (netip.AddrPort, error) {
+	host, text, err := net.SplitHostPort(server)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	if err != nil {
+		return netip.AddrPort{}, err
+	}
+	return netip.AddrPortFrom(addrs[0].Unmap(), uint16(port)), nil
+}
+
 // connect opens an association. Its errors are the errors of the command connect.
 func connect(server string, timeout time.Duration) error {
-	to, err := netip.ParseAddrPort(server)
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+	defer cancel()
+	to, err := resolve(ctx, server)
 	if err != nil {
-		return err
+		return fmt.Errorf("DNS: %w", err)
 	}
 	family := "ip4"
 	if to.Addr().Is6() {
 		family = "ip6"
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, family+":132", to.Addr().String())
 	if err != nil {
 		return fmt.Errorf("OTHER: %w", err)
