@@ -241,9 +241,10 @@ func listeningPorts(taken *[1 << 16]bool) (listed bool, err error) {
 }
 
 // connectedShare limits the processor time for reading all TCP sockets to one part in so many: it
-// takes 0.1 s if the machine has a million, in whatever namespace. Only a socket whose program
-// chose the local port has a port that the programs might assign.
-const connectedShare = 1000
+// takes 0.1 s if the machine has a million, in whatever namespace, and 10 ms if it has few, since the
+// kernel's table is large. Only a connected socket whose program chose the local port has a port that
+// the programs might assign.
+const connectedShare = 5000
 
 // readConnected reads the local ports of all TCP sockets, unless that was done shortly before;
 // isListed is set if the ports of listening sockets are known.
