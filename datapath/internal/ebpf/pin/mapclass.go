@@ -25,7 +25,7 @@ var sizeClasses = map[string]sizeClass{
 		return kernel.SegmentBlocks(t.ConnectionsMin, t.Connections)
 	}},
 	"services": byTable("services", func(t datapath.Tables) uint32 { return t.Services }),
-	"chunks": {"backends", backends, func(t datapath.Tables) uint32 { return max(chunksFor(t), 4096) }},
+	"chunks":   {"backends", backends, func(t datapath.Tables) uint32 { return max(chunksFor(t), 4096) }},
 	"backends": {"backends", backends, func(t datapath.Tables) uint32 {
 		return t.Backends + 1 // id 0 is not used
 	}},
