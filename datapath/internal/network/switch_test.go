@@ -47,9 +47,15 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 		ns     *testnet.NS
 		device string
 	}{{r.host, "loxi_host"}, {sw, "hs_host"}} {
+		if err := r.n.Maintain(ctx); err != nil {
+			t.Fatal(err)
+		}
 		before := r.n.Repairs()
+		r.n.mu.Lock()
+		r.n.linkNext.due = time.Now().Add(time.Hour) // not because it is due anyway
+		r.n.mu.Unlock()
 		end.ns.DeleteLink(t, end.device)
-		testnet.Eventually(t, linkInterval/2, "the link is created again once the kernel has reported its deletion", func() bool {
+		testnet.Eventually(t, 5*time.Second, "the link is created again once the kernel has reported its deletion", func() bool {
 			if err := r.n.Maintain(ctx); err != nil {
 				t.Fatal(err)
 			}
