@@ -105,7 +105,7 @@ type usage struct {
 	tables   uint64  // bytes
 }
 
-// measure waits until the daemon is idle, and returns what it uses for a minute.
+// measure waits until the daemon is idle, and returns its usage in a minute.
 func (s *idleSite) measure(b *testing.B) usage {
 	time.Sleep(15 * time.Second)
 	pid := s.Process().PID()

@@ -94,7 +94,7 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 }
 
 // TestSwitchSysctls: the sysctls of a namespace that we created are restored in the next round, also after
-// the namespace was created again; those of another program's namespace are left alone.
+// the namespace was created again. The sysctls of another program's namespace stay unchanged.
 func TestSwitchSysctls(t *testing.T) {
 	const all, each = "net.ipv4.ip_forward", "net.ipv6.conf.default.accept_ra"
 	r := newRig(t, false)

@@ -55,10 +55,10 @@ var sizeClasses = map[string]sizeClass{
 
 func backends(t datapath.Tables) uint32 { return t.Backends }
 
-// chunksFor returns how many chunks selection tables need at most: half a one for each backend, if its
-// table has at most 256 backends, but a table has at least one chunk, and there are at most as many
-// tables as frontends. What is left of a half, old tables need, which exist together with new ones for a
-// moment. A table with more backends takes up to 0.91 chunks for each.
+// chunksFor returns how many chunks all selection tables need at most: nearly half a chunk for each
+// backend if no table has more than 256 backends. A table has at least one chunk, and there are at most
+// as many tables as frontends. The rest of the half is for old tables, which exist together with new
+// tables for a moment. A larger table takes up to 0.91 chunks for each backend.
 func chunksFor(t datapath.Tables) uint32 {
 	if t.Services <= t.Backends/16 {
 		return t.Backends / 2
