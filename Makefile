@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help policy policy-full adds cyclonus cut hostile routes build image manifests demo bench bench-stages bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
+.PHONY: help policy policy-full adds cyclonus cut hostile routes build image manifests demo bench bench-stages bench-idle bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -66,6 +66,9 @@ KERNEL ?= 6.12
 
 bench-stages: setup ## how long our programs take for each packet of a connection, into docs/benchmarks.md (root)
 	LOXILIGHT_REPORT='$(CURDIR)/docs/benchmarks.md' LOXILIGHT_VERSION='$(VERSION)' $(GO) test ./datapath/internal/ebpf -run '^$$' -bench 'Stages|Policies' -benchtime 1x -count=1 -timeout 20m
+
+bench-idle: setup ## how much processor time and memory the daemon uses while nothing happens, into docs/benchmarks.md (root; 3 minutes)
+	LOXILIGHT_REPORT='$(CURDIR)/docs/benchmarks.md' LOXILIGHT_VERSION='$(VERSION)' $(GO) test ./tests/e2e -run '^$$' -bench Idle -benchtime 1x -count=1 -timeout 10m
 
 bench-kernels: ## compare plain traffic with an nftables flowtable on an emulated Debian kernel, into docs/benchmarks-qemu.md; BENCH=routed shows only this part (root; downloads)
 	.ci/setup bench
@@ -140,7 +143,7 @@ policy: ## compare the tables of network policies with their definition, for lon
 
 ADDS ?= 500
 
-adds: setup ## add ADDS pods in each of four situations (normal; agent stopped; API server held; daemon killed): no packet that policies forbid may pass while they start (root; half an hour)
+adds: setup ## add ADDS pods in each of four situations (normal; agent stopped; API server held; daemon killed): no packet that policies forbid may pass while they start (root; half an hour or more)
 	LOXILIGHT_ADDS=$(ADDS) $(GO) test ./tests/adds -count=1 -timeout 2h -v
 
 cyclonus: setup ## all cases of cyclonus for NetworkPolicies against real agents and daemons on three nodes; CASES='^ingress' selects by a regular expression (root; downloads cyclonus, ten minutes)

@@ -35,6 +35,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/bpfmap":         {},
 	"datapath/internal/dump":           {},
 	"datapath/internal/sockdiag":       {"datapath/internal/dump"},
+	"datapath/internal/sysctl":         {},
 	"datapath/internal/testmap":        {"datapath/internal/bpfmap"},
 	"datapath/internal/ebpf":           {"internal/memory", "datapath", "datapath/internal/ebpf/announce", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/device", "datapath/internal/ebpf/fastpath", "datapath/internal/ebpf/guard", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/inspect", "datapath/internal/ebpf/keeper", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/mirror", "datapath/internal/ebpf/namespace", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/nexthop", "datapath/internal/ebpf/observe", "datapath/internal/ebpf/overlay", "datapath/internal/ebpf/pin", "datapath/internal/ebpf/policies", "datapath/internal/ebpf/port", "datapath/internal/ebpf/rules", "datapath/internal/ebpf/snat", "datapath/internal/ebpf/telemetry", "datapath/internal/ebpf/watch", "datapath/policy"},
 	"datapath/internal/ebpf/announce":  {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/kernel", "datapath/internal/gratuitous"},
@@ -43,7 +44,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/ebpf/device":    {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/bridge", "datapath/internal/ebpf/hook"},
 	"datapath/internal/ebpf/fastpath":  {"datapath", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel", "datapath/internal/netfilter"},
 	"datapath/internal/ebpf/guard":     {"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel"},
-	"datapath/internal/ebpf/hook":      {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin"},
+	"datapath/internal/ebpf/hook":      {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin", "datapath/internal/sysctl"},
 	"datapath/internal/ebpf/inspect":   {"datapath", "datapath/internal/dump", "datapath/internal/ebpf/hook", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/pin", "datapath/internal/netfilter"},
 	"datapath/internal/ebpf/kernel":    {"datapath", "datapath/internal/bpfmap"},
 	"datapath/internal/ebpf/lb":        {"datapath", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/selection"},
@@ -70,7 +71,7 @@ var mayImport = map[string][]string{
 	"datapath/internal/ebpf/telemetry": {
 		"datapath", "datapath/internal/bpfmap", "datapath/internal/ebpf/conn", "datapath/internal/ebpf/kernel", "datapath/internal/ebpf/lb", "datapath/internal/ebpf/nat", "datapath/internal/ebpf/rules", "datapath/policy"},
 
-	"datapath/internal/network":           {"internal/tick", "datapath", "datapath/internal/dump", "datapath/internal/network/namespace", "datapath/internal/network/route"},
+	"datapath/internal/network":           {"internal/tick", "datapath", "datapath/internal/dump", "datapath/internal/network/namespace", "datapath/internal/network/route", "datapath/internal/sysctl"},
 	"datapath/internal/network/namespace": {"datapath", "datapath/internal/dump"},
 	"datapath/internal/network/route":     {"datapath", "datapath/internal/dump", "datapath/internal/network/namespace"},
 

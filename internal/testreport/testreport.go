@@ -17,11 +17,12 @@ import (
 const (
 	Stages     = "stages"     // make bench-stages
 	Policies   = "policies"   // make bench-stages
+	Idle       = "idle"       // make bench-idle
 	Kubernetes = "kubernetes" // make scale-k8s
 )
 
 // Parts are these parts in the order in which they stand.
-var Parts = []string{Stages, Policies, Kubernetes}
+var Parts = []string{Stages, Policies, Idle, Kubernetes}
 
 // before is the text before which a new part is inserted.
 const before = "\n## Review notes\n"

@@ -3,7 +3,7 @@
 package netfilter
 
 import (
-	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"maps"
@@ -25,10 +25,10 @@ const (
 )
 
 // bridgesCallIP reports whether bridged frames pass through the IP rules.
-func bridgesCallIP() (bool, error) {
+func bridgesCallIP(read reading) (bool, error) {
 	loaded := false
 	for _, file := range callIP {
-		value, err := os.ReadFile(file)
+		value, err := read(file)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // br_netfilter is not loaded
 		}
@@ -82,8 +82,8 @@ func aBridgeCallsIP() (bool, error) {
 
 // ebtables finds legacy tables of ebtables (before nftables). Their modules are loaded once a
 // program has used them in any namespace; reading the tables would create them here.
-func ebtables() (found []finding, err error) {
-	modules, err := loaded("ebtable_")
+func ebtables(read reading) (found []finding, err error) {
+	modules, err := loaded(read, "ebtable_")
 	for _, name := range slices.Sorted(maps.Keys(modules)) {
 		found = append(found, finding{bridged: true, why: "ebtables: the kernel's module " + name + " is loaded"})
 	}
@@ -91,21 +91,19 @@ func ebtables() (found []finding, err error) {
 }
 
 // loaded returns the loaded kernel modules whose names begin with prefix.
-func loaded(prefix string) (map[string]bool, error) {
-	f, err := os.Open("/proc/modules")
+func loaded(read reading, prefix string) (map[string]bool, error) {
+	modules, err := read("/proc/modules")
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil // a kernel without modules
 	}
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
 	names := make(map[string]bool)
-	s := bufio.NewScanner(f)
-	for s.Scan() {
-		if name, _, _ := strings.Cut(s.Text(), " "); strings.HasPrefix(name, prefix) {
-			names[name] = true
+	for line := range bytes.Lines(modules) {
+		if name, _, _ := bytes.Cut(line, []byte(" ")); bytes.HasPrefix(name, []byte(prefix)) {
+			names[string(name)] = true
 		}
 	}
-	return names, s.Err()
+	return names, nil
 }

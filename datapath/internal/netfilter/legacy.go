@@ -51,9 +51,9 @@ type tableInfo struct {
 // legacyTables finds legacy tables of iptables and ip6tables (before nftables) that have rules, or
 // a policy that drops, in the path of forwarded packets. It reads only existing tables, because
 // reading a table creates it.
-func legacyTables() (found []finding, err error) {
+func legacyTables(read reading) (found []finding, err error) {
 	for _, f := range iptablesFamilies {
-		names, err := os.ReadFile(f.names)
+		names, err := read(f.names)
 		if errors.Is(err, os.ErrNotExist) {
 			continue // not in use
 		}

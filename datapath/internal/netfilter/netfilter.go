@@ -9,6 +9,7 @@ package netfilter
 import (
 	"errors"
 	"fmt"
+	"os"
 	"runtime"
 	"strings"
 	"sync"
@@ -59,7 +60,7 @@ func Drops() (chains []string, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("nftables: %w", err)
 	}
-	legacy, err := legacyTables()
+	legacy, err := legacyTables(os.ReadFile)
 	if err != nil {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
@@ -99,7 +100,7 @@ type Options struct {
 // Watch watches the namespace ns, a file descriptor that must stay open. It returns when the first
 // call of Changed has returned.
 func Watch(ns int, o Options) (_ *Watcher, err error) {
-	w := &Watcher{options: o, stale: true, done: make(chan struct{})}
+	w := &Watcher{options: o, stale: true, done: make(chan struct{}), files: files{}}
 	if w.event, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 		return nil, err
 	}
@@ -140,6 +141,7 @@ type Watcher struct {
 
 	// Used by the goroutine only.
 	sockets []int // that receive notifications of changes
+	files   files
 	found   []finding
 	stale   bool // found is out of date
 	known   bool // changed was called with state
@@ -212,6 +214,7 @@ func subscribe(protocol, group int) (int, error) {
 }
 
 func (w *Watcher) close() {
+	w.files.close()
 	for _, fd := range w.sockets {
 		unix.Close(fd)
 	}
@@ -327,15 +330,15 @@ func (w *Watcher) find() (State, error) {
 		}
 		w.found, w.stale = append(chains, policies...), false
 	}
-	tables, err := legacyTables()
+	tables, err := legacyTables(w.files.read)
 	if err != nil {
 		return State{}, fmt.Errorf("iptables: %w", err)
 	}
-	frames, err := ebtables()
+	frames, err := ebtables(w.files.read)
 	if err != nil {
 		return State{}, fmt.Errorf("ebtables: %w", err)
 	}
-	call, err := bridgesCallIP()
+	call, err := bridgesCallIP(w.files.read)
 	if err != nil {
 		return State{}, fmt.Errorf("br_netfilter: %w", err)
 	}

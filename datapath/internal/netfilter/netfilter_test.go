@@ -4,6 +4,7 @@ package netfilter
 
 import (
 	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"slices"
@@ -311,4 +312,39 @@ func TestDrops(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
+}
+
+// TestReadAgain: a file is read as it is now, in the namespace in which it was opened, also after it could
+// not be read.
+func TestReadAgain(t *testing.T) {
+	testnet.RequireRoot(t)
+	ns := testnet.New(t, "files")
+	ns.Run(t, "ip", "link", "add", "d0", "type", "veth", "peer", "name", "d1")
+	const path = "/proc/sys/net/ipv4/conf/d0/accept_local"
+	f := files{}
+	defer f.close()
+	expect := func(want string, exists bool) {
+		t.Helper()
+		ns.Do(t, func() error {
+			content, err := f.read(path)
+			if string(content) != want || errors.Is(err, fs.ErrNotExist) == exists {
+				t.Errorf("got %q, %v, want %q", content, err, want)
+			}
+			return nil
+		})
+	}
+	expect("0\n", true)
+	ns.Sysctl(t, "net.ipv4.conf.d0.accept_local", "1")
+	expect("1\n", true)
+	if content, err := f.read(path); string(content) != "1\n" {
+		t.Errorf("in another namespace: %q, %v", content, err)
+	}
+	ns.Run(t, "ip", "link", "del", "d0")
+	expect("", false)
+	ns.Run(t, "ip", "link", "add", "d0", "type", "veth", "peer", "name", "d1")
+	expect("0\n", true)
+	ns.Run(t, "ip", "link", "del", "d0")
+	ns.Run(t, "ip", "link", "add", "d0", "type", "veth", "peer", "name", "d1")
+	ns.Sysctl(t, "net.ipv4.conf.d0.accept_local", "1")
+	expect("1\n", true)
 }

@@ -49,6 +49,8 @@ type Network struct {
 	asked     time.Time
 	linked    bool   // the link between host and switch existed in this run
 	linkError string // error about the link between host and switch; logged once
+	linkNext  linkCheck
+	sysctls   switchFiles
 }
 
 var _ datapath.Network = (*Network)(nil)
@@ -119,7 +121,7 @@ func (n *Network) Maintain(context.Context) error {
 	if err != nil || !needed {
 		return err
 	}
-	return errors.Join(n.tendLink(s), n.tendSysctls(s))
+	return errors.Join(n.checkLink(s), n.tendSysctls(s))
 }
 
 // Repairs implements [datapath.Network].
@@ -140,6 +142,7 @@ func (n *Network) Close() error {
 		}
 	}
 	n.host, n.sw = nil, nil
+	n.sysctls.close()
 	n.signals.close()
 	return n.journal.close()
 }

@@ -7,11 +7,36 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
 )
+
+// linkInterval is the interval at which the link between host and switch is checked although the kernel
+// has reported no change that concerns us.
+const linkInterval = 5 * time.Second
+
+// linkCheck is when the link must be checked again.
+type linkCheck struct {
+	of      *namespace.Handle
+	signals uint64    // more: the kernel has reported a change
+	due     time.Time // at the latest
+}
+
+// checkLink calls tendLink if that is due. n.mu is held.
+func (n *Network) checkLink(s *namespace.Handle) error {
+	now, signals := time.Now(), n.signals.count.Load()
+	if c := n.linkNext; c.of == s && c.signals == signals && now.Before(c.due) {
+		return nil
+	}
+	err := n.tendLink(s)
+	if err == nil {
+		n.linkNext = linkCheck{s, signals, now.Add(linkInterval)}
+	}
+	return err
+}
 
 // tendLink ensures that the link between host and switch exists: a veth with one end in the host.
 // An existing link is used, whichever program created it. n.mu is held.

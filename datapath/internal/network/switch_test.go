@@ -47,10 +47,20 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 		ns     *testnet.NS
 		device string
 	}{{r.host, "loxi_host"}, {sw, "hs_host"}} {
-		end.ns.DeleteLink(t, end.device)
 		if err := r.n.Maintain(ctx); err != nil {
 			t.Fatal(err)
 		}
+		before := r.n.Repairs()
+		r.n.mu.Lock()
+		r.n.linkNext.due = time.Now().Add(time.Hour) // not because it is due anyway
+		r.n.mu.Unlock()
+		end.ns.DeleteLink(t, end.device)
+		testnet.Eventually(t, 5*time.Second, "the link is created again once the kernel has reported its deletion", func() bool {
+			if err := r.n.Maintain(ctx); err != nil {
+				t.Fatal(err)
+			}
+			return r.n.Repairs() == before+1
+		})
 		r.has(r.host, "ip link show loxi_host", []string{"UP"})
 		r.has(sw, "ip link show hs_host", []string{"UP"})
 	}
@@ -81,6 +91,45 @@ func TestSwitchIsMadeWhenNeeded(t *testing.T) {
 	}
 	r.has(r.host, "ip link show loxi_host", []string{"UP"})
 	r.n.ForgetSwitch("p1")
+}
+
+// TestSwitchSysctls: the sysctls of a namespace that we created are restored in the next round, also after
+// the namespace was created again. The sysctls of another program's namespace stay unchanged.
+func TestSwitchSysctls(t *testing.T) {
+	const all, each = "net.ipv4.ip_forward", "net.ipv6.conf.default.accept_ra"
+	r := newRig(t, false)
+	maintain := func() {
+		t.Helper()
+		if err := r.n.Maintain(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := r.n.NeedSwitch("p1"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		sw := r.sw()
+		maintain()
+		before := r.n.Repairs()
+		sw.Sysctl(t, all, "0")
+		sw.Sysctl(t, each, "1")
+		maintain()
+		r.has(sw, "sysctl "+all, []string{"= 1"})
+		r.has(sw, "sysctl "+each, []string{"= 0"})
+		if repairs := r.n.Repairs() - before; repairs != 2 {
+			t.Errorf("%d repairs, want 2", repairs)
+		}
+		r.deleteSwitch()
+		maintain()
+	}
+	r.deleteSwitch()
+	other := r.cfg
+	other.Instance = "another program"
+	r.host.Do(t, func() error { return MakeSwitch(other) })
+	maintain()
+	r.sw().Sysctl(t, all, "0")
+	maintain()
+	r.has(r.sw(), "sysctl "+all, []string{"= 0"})
 }
 
 // TestSwitchDeleted deletes the namespace externally: everything of ours in it is restored in the

@@ -17,24 +17,54 @@ import (
 
 	"github.com/loxilight/loxilight/datapath"
 	"github.com/loxilight/loxilight/datapath/internal/network/namespace"
+	"github.com/loxilight/loxilight/datapath/internal/sysctl"
 )
+
+// switchFiles are the open sysctls of a namespace.
+type switchFiles struct {
+	of    *namespace.Handle
+	files *sysctl.Files // nil: another program created the namespace
+}
+
+func (f *switchFiles) close() {
+	f.files.Close()
+	*f = switchFiles{}
+}
+
+// openSysctls opens the sysctls of a namespace that we created, unless they are open. n.mu is held.
+func (n *Network) openSysctls(s *namespace.Handle) error {
+	if n.sysctls.of == s && (n.sysctls.files == nil || n.sysctls.files.Complete()) {
+		return nil
+	}
+	n.sysctls.close()
+	made, err := madeByUs(n.cfg, s)
+	if err == nil && made {
+		err = s.Enter(func() (err error) {
+			n.sysctls.files, err = sysctl.Open(slices.Sorted(maps.Keys(switchSysctls))...)
+			return err
+		})
+	}
+	if err == nil {
+		n.sysctls.of = s
+	}
+	return err
+}
 
 // tendSysctls restores the sysctls of a namespace that we created. n.mu is held.
 func (n *Network) tendSysctls(s *namespace.Handle) error {
-	made, err := madeByUs(n.cfg, s)
-	if err != nil || !made {
+	if err := n.openSysctls(s); err != nil || n.sysctls.files == nil {
 		return err // in a namespace that already existed, they belong to the operator
 	}
-	var changed []string
-	err = s.Enter(func() (err error) {
-		if changed = changedSysctls(); len(changed) > 0 {
-			err = setSysctls()
-		}
-		return err
-	})
-	if len(changed) == 0 {
+	values, err := n.sysctls.files.Values()
+	if err != nil {
+		n.sysctls.close()
 		return err
 	}
+	changed := changedSysctls(values)
+	if len(changed) == 0 {
+		return nil
+	}
+	err = s.Enter(setSysctls)
 	list := strings.Join(changed, ", ")
 	if err == nil {
 		n.repairs.Add(uint64(len(changed)))
@@ -51,11 +81,10 @@ func (n *Network) tendSysctls(s *namespace.Handle) error {
 		list, n.cfg.SwitchNamespace, n.cfg.SwitchNamespace, strings.Join(changed, " "), err)
 }
 
-// changedSysctls returns the sysctls of the thread's namespace that differ from the wanted ones.
-func changedSysctls() (changed []string) {
-	for _, name := range slices.Sorted(maps.Keys(switchSysctls)) {
-		value, err := os.ReadFile("/proc/sys/" + name)
-		if err == nil && strings.TrimSpace(string(value)) != switchSysctls[name] {
+// changedSysctls returns the sysctls whose values differ from the wanted ones.
+func changedSysctls(values map[string]string) (changed []string) {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if values[name] != switchSysctls[name] {
 			changed = append(changed, strings.ReplaceAll(name, "/", ".")+"="+switchSysctls[name])
 		}
 	}

@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
+	"slices"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath/internal/ebpf/pin"
+	"github.com/loxilight/loxilight/datapath/internal/sysctl"
 )
 
 // LoopbackIndex is the ifindex of the loopback device in every network namespace.
@@ -20,10 +21,14 @@ const LoopbackIndex = 1
 
 // ownSettings are the sysctls that make the kernel accept packets on the loopback device whose
 // source is an address of the host, or a loopback address.
-var ownSettings = []struct {
+var ownSettings = [2]ownSetting{{"accept_local", 23}, {"route_localnet", 26}}
+
+type ownSetting struct {
 	name string
 	conf int // IPV4_DEVCONF_…
-}{{"accept_local", 23}, {"route_localnet", 26}}
+}
+
+func (s ownSetting) path() string { return "net/ipv4/conf/lo/" + s.name }
 
 // AcceptLocalSources makes the kernel accept packets on the loopback device whose source is an
 // address of the host, or a loopback address. Without our program the kernel accepts such packets
@@ -31,17 +36,12 @@ var ownSettings = []struct {
 // from one of its own addresses. The settings that it changes are recorded in folder. repaired is
 // the number of settings that an earlier call had changed and that another program has since reset.
 func (z *Netns) AcceptLocalSources(folder string) (repaired int, err error) {
+	off, err := z.ownSettingsOff()
+	if err != nil {
+		return 0, err
+	}
 	for _, s := range ownSettings {
-		path := "/proc/sys/net/ipv4/conf/lo/" + s.name
-		var before []byte
-		err := z.Do(func() (err error) {
-			before, err = os.ReadFile(path)
-			return err
-		})
-		if err != nil {
-			return repaired, err
-		}
-		if strings.TrimSpace(string(before)) != "0" {
+		if !slices.Contains(off, s.path()) {
 			continue
 		}
 		if _, err := os.Lstat(filepath.Join(folder, s.name)); err == nil {
@@ -55,6 +55,31 @@ func (z *Netns) AcceptLocalSources(folder string) (repaired int, err error) {
 		}
 	}
 	return repaired, nil
+}
+
+// ownSettingsOff returns the paths of the ownSettings that are 0. It runs a few times a second.
+func (z *Netns) ownSettingsOff() (off []string, err error) {
+	if z.own == nil {
+		err = z.Do(func() (err error) {
+			z.own, err = sysctl.Open(ownSettings[0].path(), ownSettings[1].path())
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	values, err := z.own.Values()
+	if err != nil {
+		z.own.Close()
+		z.own = nil
+		return nil, err
+	}
+	for name, value := range values {
+		if value == "0" {
+			off = append(off, name)
+		}
+	}
+	return off, nil
 }
 
 // RestoreLocalSources restores the settings that AcceptLocalSources recorded in folder.

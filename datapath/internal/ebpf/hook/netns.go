@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/loxilight/loxilight/datapath"
+	"github.com/loxilight/loxilight/datapath/internal/sysctl"
 )
 
 // The ids of the namespaces, as config_netns in the programs.
@@ -36,6 +37,7 @@ type Netns struct {
 	Pair                    // set by Load
 	shadow  Pair            // loaded while this run's programs replace an earlier run's
 	maps    map[string]*ebpf.Map
+	own     *sysctl.Files // ownSettings; nil: not open
 }
 
 // OpenNetns opens the namespace with this name, or the daemon's own if name is empty. It loads no
@@ -76,6 +78,7 @@ func (z *Netns) Current() bool {
 // Close closes the handles of the namespace and of its programs; attached programs stay attached.
 func (z *Netns) Close() error {
 	err := errors.Join(z.Pair.Close(), z.shadow.Close())
+	z.own.Close()
 	z.Netlink.Close()
 	return errors.Join(err, z.Handle.Close())
 }

@@ -40,3 +40,48 @@ func TestSelectionTableFits(t *testing.T) {
 		}
 	}
 }
+
+// chunksFor returns the number of chunks of a Maglev table with that many members.
+func chunksFor(members int) float64 {
+	var x selected
+	for i := range members {
+		x.members = append(x.members, uint32(i)+1)
+	}
+	x.indexes = make([]uint32, datapath.SlotCount(members))
+	t := x.encode()
+	return float64(chunksOf(t.words()))
+}
+
+// TestSelectionTablesFit: a million backends in 65,536 tables need at most half a chunk each, as size
+// class "chunks" assumes, however they are distributed to tables with at most 256 backends.
+func TestSelectionTablesFit(t *testing.T) {
+	const backends, tables = 1 << 20, 1 << 16
+	var each [257]float64
+	for b := 1; b < len(each); b++ {
+		each[b] = chunksFor(b)
+	}
+	// The maximum of a linear program with two constraints has at most two sizes of tables.
+	worst, of := 0.0, [2]int{}
+	for low := 1; low < len(each); low++ {
+		for high := low; high < len(each); high++ {
+			count := min(float64(tables), backends/float64(high)) // of tables with high backends
+			sum := count * each[high]
+			if low < high && low*tables <= backends && backends <= high*tables {
+				count = float64(backends-low*tables) / float64(high-low)
+				sum = count*each[high] + (tables-count)*each[low]
+			}
+			if sum > worst {
+				worst, of = sum, [2]int{low, high}
+			}
+		}
+	}
+	t.Logf("tables with %d and %d backends need most: %.0f chunks", of[0], of[1], worst)
+	if most := 0.995 * backends / 2; worst > most {
+		t.Errorf("tables with %d and %d backends need %.0f chunks, more than %.0f: old ones need some room, too", of[0], of[1], worst, most)
+	}
+	for b := 1; b < len(each); b++ {
+		if each[b] > float64(b+1)/2 {
+			t.Errorf("%d backends need %g chunks: many small tables may not fit", b, each[b])
+		}
+	}
+}

@@ -25,11 +25,7 @@ var sizeClasses = map[string]sizeClass{
 		return kernel.SegmentBlocks(t.ConnectionsMin, t.Connections)
 	}},
 	"services": byTable("services", func(t datapath.Tables) uint32 { return t.Services }),
-	"chunks": {"backends", backends, func(t datapath.Tables) uint32 {
-		// At most 1.2 chunks for each backend, and half a one if it shares its Service with 3 to 200
-		// others; old and new selection tables exist together for a moment.
-		return max(t.Backends, 4096)
-	}},
+	"chunks":   {"backends", backends, func(t datapath.Tables) uint32 { return max(chunksFor(t), 4096) }},
 	"backends": {"backends", backends, func(t datapath.Tables) uint32 {
 		return t.Backends + 1 // id 0 is not used
 	}},
@@ -58,6 +54,17 @@ var sizeClasses = map[string]sizeClass{
 }
 
 func backends(t datapath.Tables) uint32 { return t.Backends }
+
+// chunksFor returns how many chunks all selection tables need at most: nearly half a chunk for each
+// backend if no table has more than 256 backends. A table has at least one chunk, and there are at most
+// as many tables as frontends. The rest of the half is for old tables, which exist together with new
+// tables for a moment. A larger table takes up to 0.91 chunks for each backend.
+func chunksFor(t datapath.Tables) uint32 {
+	if t.Services <= t.Backends/16 {
+		return t.Backends / 2
+	}
+	return min(t.Backends, t.Backends/2+t.Services/2+1)
+}
 
 func peersFor(connections uint32) uint32 { return min(1<<14, max(1<<10, connections/32)) }
 

@@ -62,3 +62,18 @@ func TestMapClasses(t *testing.T) {
 		}
 	}
 }
+
+// TestChunks: selection tables have room for half a chunk for each backend, and more only if there may be
+// many tables with few backends.
+func TestChunks(t *testing.T) {
+	for _, x := range []struct{ services, backends, want uint32 }{
+		{1 << 16, 1 << 20, 1 << 19},
+		{1 << 10, 1 << 14, 1 << 13},
+		{1 << 10, 1 << 11, 1<<10 + 1<<9 + 1},
+		{1 << 16, 1 << 14, 1 << 14}, // one backend each
+	} {
+		if got := chunksFor(datapath.Tables{Services: x.services, Backends: x.backends}); got != x.want {
+			t.Errorf("%d services, %d backends: %d chunks, want %d", x.services, x.backends, got, x.want)
+		}
+	}
+}

@@ -39,25 +39,7 @@ func newNames(o *Options) *names {
 
 // adopt reads what the tables contain.
 func (n *names) adopt() error {
-	n.numbers, n.texts, n.resolvers = make(map[string]uint32), make(map[kernel.NameText]kernel.NameIds), make(map[kernel.ResolverKey]kernel.Resolver)
-	err := n.tables.Name.Batches(func(texts []kernel.NameText, ids []kernel.NameIds) error {
-		for i, text := range texts {
-			n.texts[text] = ids[i]
-			for prefix, id := range map[string]uint32{"": ids[i].Exact, wildcard: ids[i].Below} {
-				if id != 0 {
-					n.numbers[prefix+nameOf(text)] = id
-					n.last = max(n.last, id)
-				}
-			}
-		}
-		return nil
-	})
-	err = errors.Join(err, n.tables.Resolver.Batches(func(keys []kernel.ResolverKey, values []kernel.Resolver) error {
-		for i, key := range keys {
-			n.resolvers[key] = values[i]
-		}
-		return nil
-	}))
+	err := n.read()
 	// Addresses may be left of names that no policy has any more.
 	err = errors.Join(err, n.tables.Learned.Batches(func(keys []kernel.LearnedKey, _ []kernel.Learned) error {
 		for i := range keys {
@@ -73,6 +55,29 @@ func (n *names) adopt() error {
 	}
 	n.publish()
 	return nil
+}
+
+// read reads names and resolvers.
+func (n *names) read() error {
+	n.numbers, n.texts, n.resolvers = make(map[string]uint32), make(map[kernel.NameText]kernel.NameIds), make(map[kernel.ResolverKey]kernel.Resolver)
+	err := n.tables.Name.Batches(func(texts []kernel.NameText, ids []kernel.NameIds) error {
+		for i, text := range texts {
+			n.texts[text] = ids[i]
+			for prefix, id := range map[string]uint32{"": ids[i].Exact, wildcard: ids[i].Below} {
+				if id != 0 {
+					n.numbers[prefix+nameOf(text)] = id
+					n.last = max(n.last, id)
+				}
+			}
+		}
+		return nil
+	})
+	return errors.Join(err, n.tables.Resolver.Batches(func(keys []kernel.ResolverKey, values []kernel.Resolver) error {
+		for i, key := range keys {
+			n.resolvers[key] = values[i]
+		}
+		return nil
+	}))
 }
 
 // publish makes the numbers available to reports.
@@ -175,8 +180,13 @@ func (n *names) retire(s *policy.State) error {
 // holds reports whether the tables contain what this run wrote.
 func (n *names) holds() (bool, error) {
 	is := &names{tables: n.tables}
-	if err := is.adopt(); err != nil {
-		return false, err
+	if err := is.read(); err != nil {
+		return false, fmt.Errorf("names in policies: %w", err)
+	}
+	for _, id := range n.numbers { // external deletion of the counters stops learning
+		if err := n.start(id); err != nil {
+			return false, fmt.Errorf("names in policies: %w", err)
+		}
 	}
 	return maps.Equal(is.texts, n.texts) && maps.Equal(is.resolvers, n.resolvers), nil
 }

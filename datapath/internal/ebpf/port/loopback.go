@@ -56,7 +56,7 @@ func (p *Table) holdLoopback(wanted bool) error {
 		return err
 	}
 	folder := p.Folder(hook.Host, Loopback)
-	if t != nil {
+	if t != nil && !t.attached() { // perhaps only its pin is missing
 		if err := p.mend(Loopback, t); err != nil {
 			return err
 		}

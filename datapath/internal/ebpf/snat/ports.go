@@ -240,10 +240,20 @@ func listeningPorts(taken *[1 << 16]bool) (listed bool, err error) {
 	return true, tablePorts(taken, "udp", "udp6")
 }
 
-// connectedShare limits the processor time for reading all TCP sockets to one part in so many: it
-// takes 0.1 s if the machine has a million, in whatever namespace. Only a socket whose program
-// chose the local port has a port that the programs might assign.
-const connectedShare = 1000
+// Reading all TCP sockets takes 0.1 s if the machine has a million, in whatever namespace, and 10 ms if
+// it has few, since the kernel's table is large. So it is done for one part in connectedShare of the
+// time, or every connectedLongest, but for no more than one part in connectedMost. Only a connected
+// socket whose program chose the local port has a port that the programs might assign.
+const (
+	connectedShare   = 5000
+	connectedLongest = 5 * time.Minute
+	connectedMost    = 1000
+)
+
+// connectedRest returns how long the sockets need not be read after a reading that took so long.
+func connectedRest(took time.Duration) time.Duration {
+	return max(connectedMost*took, min(connectedShare*took, connectedLongest))
+}
 
 // readConnected reads the local ports of all TCP sockets, unless that was done shortly before;
 // isListed is set if the ports of listening sockets are known.
@@ -258,7 +268,7 @@ func (s *Ports) readConnected(isListed bool) error {
 	}
 	s.connected, s.connectedDue = ports, began
 	if s.options.Interval > 0 {
-		s.connectedDue = began.Add(max(s.options.Interval, connectedShare*time.Since(began)))
+		s.connectedDue = began.Add(max(s.options.Interval, connectedRest(time.Since(began))))
 	}
 	return nil
 }

@@ -59,3 +59,16 @@ func TestSocketsOfTheNode(t *testing.T) {
 	s.connectedDue = time.Time{}
 	want("when it is time", map[int]bool{5001: true, 5004: true, 5006: true, 5007: true, 5008: true})
 }
+
+// TestConnectedRest: all TCP sockets are read at least every five minutes, unless that would take more than
+// a thousandth of a processor.
+func TestConnectedRest(t *testing.T) {
+	for took, want := range map[time.Duration]time.Duration{
+		time.Millisecond: 5 * time.Second, 10 * time.Millisecond: 50 * time.Second,
+		100 * time.Millisecond: 5 * time.Minute, time.Second: 1000 * time.Second,
+	} {
+		if got := connectedRest(took); got != want {
+			t.Errorf("after %s: %s, want %s", took, got, want)
+		}
+	}
+}
