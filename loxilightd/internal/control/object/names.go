@@ -21,7 +21,7 @@ const (
 )
 
 // maxResolvers limits the DNS servers of a network.
-const maxResolvers = 16
+const maxResolvers = 64
 
 var labelPattern = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
 
