@@ -65,6 +65,8 @@ const (
 	lookerMapLlCtSize           = "ll_ct_size"
 	lookerMapLlDevice           = "ll_device"
 	lookerMapLlDivert           = "ll_divert"
+	lookerMapLlDnsPart          = "ll_dns_part"
+	lookerMapLlDnsStream        = "ll_dns_stream"
 	lookerMapLlDnsWork          = "ll_dns_work"
 	lookerMapLlDrops            = "ll_drops"
 	lookerMapLlEpoch            = "ll_epoch"
@@ -211,6 +213,8 @@ type lookerMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.MapSpec `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.MapSpec `ebpf:"ll_dns_stream"`
 	LlDnsWork        *ebpf.MapSpec `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
@@ -331,6 +335,8 @@ type lookerMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.Map `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.Map `ebpf:"ll_dns_stream"`
 	LlDnsWork        *ebpf.Map `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
@@ -418,6 +424,8 @@ func (m *lookerMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsPart,
+		m.LlDnsStream,
 		m.LlDnsWork,
 		m.LlDrops,
 		m.LlEpoch,
