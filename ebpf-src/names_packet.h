@@ -160,6 +160,19 @@ static __always_inline void names_in_datagram(struct pkt *p, struct dns_work *dn
 	names_learn_message();
 }
 
+/* Learns names from p, which comes from a resolver. */
+static __always_inline void names_in_packet(struct pkt *p, struct dns_work *dns,
+					    const struct resolver *resolver, __u32 network)
+{
+	names_begin_packet(p, dns, resolver, network);
+	if (p->proto == IPPROTO_TCP && p->fragment == FRAGMENT_NONE)
+		names_in_segment(p, dns);
+	else if (p->proto == IPPROTO_UDP && p->fragment == FRAGMENT_NONE)
+		names_in_datagram(p, dns);
+	else if (p->proto == IPPROTO_UDP)
+		names_in_fragment(p, dns);
+}
+
 /* Learns names from p, a packet that is about to leave through the port of an Endpoint. */
 static __always_inline void names_learn(struct pkt *p, struct work *w, __u32 network)
 {
@@ -172,11 +185,5 @@ static __always_inline void names_learn(struct pkt *p, struct work *w, __u32 net
 	resolver = bpf_map_lookup_elem(&ll_resolver, &key);
 	if (!dns || !resolver || (p->fragment != FRAGMENT_LATER && !names_is_answer(p, w)))
 		return;
-	names_begin_packet(p, dns, resolver, network);
-	if (p->proto == IPPROTO_TCP && p->fragment == FRAGMENT_NONE)
-		names_in_segment(p, dns);
-	else if (p->proto == IPPROTO_UDP && p->fragment == FRAGMENT_NONE)
-		names_in_datagram(p, dns);
-	else if (p->proto == IPPROTO_UDP)
-		names_in_fragment(p, dns);
+	names_in_packet(p, dns, resolver, network);
 }

@@ -137,6 +137,7 @@ const (
 	lookerMapLlWork             = "ll_work"
 	lookerMapTestQueries        = "test_queries"
 	lookerProgTestNames         = "test_names"
+	lookerProgTestNamesPacket   = "test_names_packet"
 	lookerProgTestPolicy        = "test_policy"
 	lookerVarConfigBuild        = "config_build"
 	lookerVarConfigConfirmTicks = "config_confirm_ticks"
@@ -191,8 +192,9 @@ type lookerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lookerProgramSpecs struct {
-	TestNames  *ebpf.ProgramSpec `ebpf:"test_names"`
-	TestPolicy *ebpf.ProgramSpec `ebpf:"test_policy"`
+	TestNames       *ebpf.ProgramSpec `ebpf:"test_names"`
+	TestNamesPacket *ebpf.ProgramSpec `ebpf:"test_names_packet"`
+	TestPolicy      *ebpf.ProgramSpec `ebpf:"test_policy"`
 }
 
 // lookerMapSpecs contains maps before they are loaded into the kernel.
@@ -517,13 +519,15 @@ type lookerVariables struct {
 //
 // It can be passed to loadLookerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lookerPrograms struct {
-	TestNames  *ebpf.Program `ebpf:"test_names"`
-	TestPolicy *ebpf.Program `ebpf:"test_policy"`
+	TestNames       *ebpf.Program `ebpf:"test_names"`
+	TestNamesPacket *ebpf.Program `ebpf:"test_names_packet"`
+	TestPolicy      *ebpf.Program `ebpf:"test_policy"`
 }
 
 func (p *lookerPrograms) Close() error {
 	return _LookerClose(
 		p.TestNames,
+		p.TestNamesPacket,
 		p.TestPolicy,
 	)
 }
