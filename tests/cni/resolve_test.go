@@ -27,6 +27,18 @@ const resolveTTL = 2
 type resolved struct {
 	number int
 	is6    bool
+	https  uint16 // the type of a query for an HTTPS record with the address as a hint; 0: for the address
+}
+
+// kind returns the type of records for which a query asks.
+func (r resolved) kind() uint16 {
+	switch {
+	case r.https != 0:
+		return r.https
+	case r.is6:
+		return testpkt.DNSAAAA
+	}
+	return testpkt.DNSA
 }
 
 func (r resolved) name() string { return fmt.Sprintf("n%d.w%d.example.org", r.number, r.number%20) }
@@ -43,7 +55,7 @@ func resolvedOf(query []byte) (r resolved, err error) {
 	text, _, _ := strings.Cut(string(query[14:]), "\x02") // behind the length and n
 	text, _, _ = strings.Cut(text, "\x03")
 	r.number, err = strconv.Atoi(text)
-	r.is6 = testpkt.DNSKind(query) == testpkt.DNSAAAA
+	r.is6 = testpkt.DNSKind(query) == testpkt.DNSAAAA || testpkt.DNSKind(query) == testpkt.DNSHTTPS && r.number%2 == 1
 	return r, err
 }
 
@@ -68,6 +80,7 @@ func serveResolved(t *testing.T, ns *testnet.NS, at string) {
 // resolving is a pod that resolves names.
 type resolving struct {
 	*pod
+	dns     *pod
 	t       *testing.T
 	servers [2]string // by family
 }
@@ -91,7 +104,7 @@ func all(first, count, workers int, f func(resolved) bool) int {
 	for range workers {
 		wg.Go(func() {
 			for i := int(next.Add(1)) - 1; i < count; i = int(next.Add(1)) - 1 {
-				if f(resolved{first + i, i%2 == 1}) {
+				if f(resolved{number: first + i, is6: i%2 == 1}) {
 					done.Add(1)
 				}
 			}
@@ -103,23 +116,70 @@ func all(first, count, workers int, f func(resolved) bool) int {
 
 // resolve asks a DNS server for the address of a name.
 func (r *resolving) resolve(n resolved) error {
-	kind := uint16(testpkt.DNSA)
-	if n.is6 {
-		kind = testpkt.DNSAAAA
-	}
 	c, err := r.Dial("udp", "", r.servers[n.number/2%2], time.Second)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	for range 10 {
-		_, _ = c.Write(testpkt.DNSQuery(n.name(), kind)) // if this fails, no answer arrives
+		_, _ = c.Write(testpkt.DNSQuery(n.name(), n.kind())) // if this fails, no answer arrives
 		_ = c.SetReadDeadline(time.Now().Add(time.Second))
-		if _, err = c.Read(make([]byte, 1000)); err == nil {
+		if _, err = c.Read(make([]byte, 5000)); err == nil {
 			return nil
 		}
 	}
 	return err
+}
+
+// newResolving starts a daemon with a pod that may reach the addresses of names, and a pod for a DNS
+// server. Behind them, a machine accepts connections to all these addresses.
+func newResolving(t *testing.T) (*site, *resolving) {
+	t.Helper()
+	s := newBareSite(t, "policy: {nameGrace: 1s}")
+	s.Start()
+	s.Apply(siteObjects)
+	list := s.list("1.1.0", nil)
+	s.mustSetEntity("dns", "u1", "dns")
+	s.mustSetEntity("client", "u2", "client")
+	dns, client := s.newPodOf("dns", "u1"), s.newPodOf("client", "u2")
+	for _, p := range []*pod{dns, client} {
+		if err := s.tryAdd(list, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := &resolving{pod: client, dns: dns, t: t}
+	for i, is4 := range []bool{true, false} {
+		r.servers[i] = netip.AddrPortFrom(dns.address(is4), 53).String()
+	}
+	for family, prefix := range map[string]string{"-4": "198.18.0.0/15", "-6": "2001:db8:18::/64"} {
+		s.outside.Run(t, "ip", family, "route", "add", "local", prefix, "dev", "lo")
+	}
+	s.node.Route(t, "198.18.0.0/15", "192.0.2.77")
+	s.node.Route(t, "2001:db8:18::/64", "2001:db8:2::77")
+	acceptAll(t, s.outside)
+	var names []string
+	for i := range 20 {
+		names = append(names, fmt.Sprintf(`"*.w%d.example.org"`, i))
+	}
+	s.LLCLI("podnetwork", "set", "default", "--resolver", dns.address(true).String(), "--resolver", dns.address(false).String(),
+		"--resolver", "10.96.0.10", "--resolver", "2001:db8:96::a")
+	s.LLCLI("apply", "-f", s.File(`
+kind: Tier
+name: main
+spec: {order: 200}
+---
+kind: Policy
+name: names
+spec:
+  tier: main
+  isolate: [egress]
+  appliedTo: [{entities: {matchLabels: {app: client}}}]
+  egress:
+    - {action: allow, to: [{entities: {matchLabels: {app: dns}}}], ports: [{protocol: udp, port: 53}, {protocol: tcp, port: 53}, {protocol: udp, port: 5353}, {protocol: tcp, port: 5353}]}
+    - {action: allow, to: [{names: [`+strings.Join(names, ", ")+`]}], ports: [{protocol: tcp, port: 4660}]}
+`))
+	testnet.Eventually(t, 10*time.Second, "the policy is in force", func() bool { return strings.Contains(s.LLCLI("get", "policies"), "Ready") })
+	return s, r
 }
 
 // TestResolveAndConnect: a pod resolves a name and connects at once to its address, which no response
@@ -133,50 +193,10 @@ func TestResolveAndConnect(t *testing.T) {
 			t.Fatalf("LOXILIGHT_NAMES=%s: %v", v, err)
 		}
 	}
-	s := newBareSite(t, "policy: {nameGrace: 1s}")
-	s.Start()
-	s.Apply(siteObjects)
-	list := s.list("1.1.0", nil)
-	s.mustSetEntity("dns", "u1", "dns")
-	s.mustSetEntity("client", "u2", "client")
-	dns, client := s.newPodOf("dns", "u1"), s.newPodOf("client", "u2")
-	for _, p := range []*pod{dns, client} {
-		if err := s.tryAdd(list, p); err != nil {
-			t.Fatal(err)
-		}
+	s, r := newResolving(t)
+	for _, server := range r.servers {
+		serveResolved(t, r.dns.NS, server)
 	}
-	r := &resolving{pod: client, t: t}
-	for i, is4 := range []bool{true, false} {
-		r.servers[i] = netip.AddrPortFrom(dns.address(is4), 53).String()
-		serveResolved(t, dns.NS, r.servers[i])
-	}
-	for family, prefix := range map[string]string{"-4": "198.18.0.0/15", "-6": "2001:db8:18::/64"} {
-		s.outside.Run(t, "ip", family, "route", "add", "local", prefix, "dev", "lo")
-	}
-	s.node.Route(t, "198.18.0.0/15", "192.0.2.77")
-	s.node.Route(t, "2001:db8:18::/64", "2001:db8:2::77")
-	acceptAll(t, s.outside)
-	var names []string
-	for i := range 20 {
-		names = append(names, fmt.Sprintf(`"*.w%d.example.org"`, i))
-	}
-	s.LLCLI("podnetwork", "set", "default", "--resolver", dns.address(true).String(), "--resolver", dns.address(false).String())
-	s.LLCLI("apply", "-f", s.File(`
-kind: Tier
-name: main
-spec: {order: 200}
----
-kind: Policy
-name: names
-spec:
-  tier: main
-  isolate: [egress]
-  appliedTo: [{entities: {matchLabels: {app: client}}}]
-  egress:
-    - {action: allow, to: [{entities: {matchLabels: {app: dns}}}], ports: [{protocol: udp, port: 53}]}
-    - {action: allow, to: [{names: [`+strings.Join(names, ", ")+`]}], ports: [{protocol: tcp, port: 4660}]}
-`))
-	testnet.Eventually(t, 10*time.Second, "the policy is in force", func() bool { return strings.Contains(s.LLCLI("get", "policies"), "Ready") })
 
 	first := 0
 	for i, state := range []string{"running", "stopped", "killed"} {
