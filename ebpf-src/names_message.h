@@ -124,6 +124,11 @@ static __always_inline struct dns_work *dns_work_get(void)
 		i__;                                                    \
 	})
 
+/* Returns a length from 1 to a power of two, such that the verifier sees it: for Linux 6.1, a number that
+ * differs from 0 may still be 0.
+ */
+#define DNS_LENGTH(len, size) (DNS_BELOW((len) - 1, size) + 1)
+
 static __always_inline __u8 dns_byte(const struct dns_work *w, __u32 at)
 {
 	return w->message[DNS_BELOW(at, DNS_MESSAGE_MAX)];

@@ -66,9 +66,8 @@ __noinline int names_next(struct __sk_buff *skb)
 			return PART_LOST;
 		len = bpf_ntohs(prefix);
 		if (w->size - skip - sizeof(prefix) >= len && len <= DNS_MESSAGE_MAX) {
-			asm volatile("" : "+r"(len));
-			if (!len || len > DNS_MESSAGE_MAX ||
-			    bpf_skb_load_bytes(skb, at + sizeof(prefix), w->message, len))
+			if (!len || bpf_skb_load_bytes(skb, at + sizeof(prefix), w->message,
+						       DNS_LENGTH(len, DNS_MESSAGE_MAX)))
 				return PART_LOST;
 			w->len = len;
 			w->total = len + DNS_PART_TEXT;

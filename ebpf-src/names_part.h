@@ -44,9 +44,7 @@ static long part_copy_step(__u32 i, struct part_copy *c)
 		c->failed |= !!bpf_skb_load_bytes(c->skb, c->off + done, to, PART_CHUNK);
 		return 0;
 	}
-	left = DNS_BELOW(left, PART_CHUNK);
-	if (left)
-		c->failed |= !!bpf_skb_load_bytes(c->skb, c->off + done, to, left);
+	c->failed |= !!bpf_skb_load_bytes(c->skb, c->off + done, to, DNS_LENGTH(left, PART_CHUNK));
 	return 1;
 }
 
