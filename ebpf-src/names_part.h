@@ -9,7 +9,7 @@
 #include "fragment.h"
 #include "names_message.h"
 
-#define PART_COUNT  128
+#define PART_COUNT  64
 #define PART_LENGTH (DNS_PART_TEXT - 2) /* where the length in a TCP connection begins */
 #define PART_CHUNK  256
 #define PART_TRIES  64 /* while another CPU uses the place */
