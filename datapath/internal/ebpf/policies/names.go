@@ -266,6 +266,29 @@ func (p *Policies) Names(network string, addr netip.Addr) (usable, expired []str
 	return usable, expired, nil
 }
 
+// AddrsOf returns the addresses that new connections in a network may use by a name in rules, sorted. It
+// does not wait for changes.
+func (p *Policies) AddrsOf(network, name string) (addrs []netip.Addr, err error) {
+	numbers := p.domains.known.Load()
+	if numbers == nil || network == "" || (*numbers)[name] == 0 {
+		return nil, nil
+	}
+	id, number, now := (*numbers)[name], networkNumber(network), kernel.NowTick()
+	err = p.Tables.Learned.Batches(func(keys []kernel.LearnedKey, values []kernel.Learned) error {
+		for i := range keys {
+			if keys[i].Name == id && keys[i].Network == number && int32(now-values[i].ExpiryTick) <= 0 {
+				addrs = append(addrs, keys[i].Addr.Addr())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("addresses of name %q: %w", name, err)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), nil // a batch may repeat an entry
+}
+
 // noteNetworks records in which networks the Endpoints of a state in force learn names.
 func (p *Policies) noteNetworks(s *policy.State) {
 	networks := make(map[datapath.EndpointName]string)
