@@ -128,6 +128,15 @@ func TestPolicyNames(t *testing.T) {
 	if out := s.LLCLI("policy", "check", "shop/a", b.addr.String(), "tcp/4660"); !strings.Contains(out, "name:db.example.org") {
 		t.Errorf("llcli policy check:\n%s", out)
 	}
+	if out := s.LLCLI("policy", "check", "shop/a", "db.Example.org", "tcp/4660"); !strings.Contains(out, "allow") || !strings.Contains(out, b.addr.String()+" (db.example.org)") {
+		t.Errorf("llcli policy check of a name:\n%s", out)
+	}
+	if out := s.LLCLI("policy", "check", "shop/a", "n1.wild.example.org", "tcp/4661"); !strings.Contains(out, "deny") || !strings.Contains(out, "n1.wild.example.org (no address of it is learnt now)") {
+		t.Errorf("llcli policy check of a name that is not resolved:\n%s", out)
+	}
+	if out := s.LLCLI("capacity", "nameAddresses"); !strings.Contains(out, "nameAddresses") || !strings.Contains(out, " 2 ") {
+		t.Errorf("llcli capacity:\n%s", out)
+	}
 	var held []net.Conn
 	for _, target := range targets {
 		c, err := a.ns.Dial("tcp", "", target, patience)

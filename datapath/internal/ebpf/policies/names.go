@@ -94,6 +94,9 @@ func (n *names) start(id uint32) error {
 // that are known.
 func (n *names) enter(s *policy.State) error {
 	defer n.publish()
+	if err := distinctNetworks(slices.Sorted(maps.Keys(s.Resolvers))); err != nil {
+		return err
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Names())) {
 		if n.numbers[name] != 0 {
 			continue
@@ -229,8 +232,21 @@ func resolversOf(s *policy.State) map[kernel.ResolverKey]bool {
 	return all
 }
 
-// networkNumber returns how programs identify a network. Two networks with one number would learn
-// from each other's resolvers.
+// distinctNetworks reports two networks with one number: they would learn from each other's resolvers.
+func distinctNetworks(networks []string) error {
+	of := make(map[uint32]string)
+	for _, name := range networks {
+		number := networkNumber(name)
+		if other, known := of[number]; known {
+			return fmt.Errorf("%s and %s have resolvers, and their names have the same hash: rename one of the two", other, name)
+		}
+		of[number] = name
+	}
+	return nil
+}
+
+// networkNumber returns how programs identify a network: a hash of its name, which a restart does not
+// change.
 func networkNumber(name string) uint32 {
 	if name == "" {
 		return 0

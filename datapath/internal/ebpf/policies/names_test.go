@@ -407,6 +407,30 @@ func TestNamesLearnt(t *testing.T) {
 	}
 }
 
+// TestNetworksWithOneNumber: two networks whose names have the same hash are refused.
+func TestNetworksWithOneNumber(t *testing.T) {
+	of := map[uint32]string{}
+	for i := 0; ; i++ {
+		name := fmt.Sprint("Bridge/br", i)
+		other, known := of[networkNumber(name)]
+		of[networkNumber(name)] = name
+		if !known {
+			continue
+		}
+		n := newLearner(t, "a.example").names
+		resolvers := map[string][]netip.Addr{other: {netip.MustParseAddr("10.0.0.1")}, name: {netip.MustParseAddr("10.0.0.2")}}
+		err := n.enter(&policy.State{Resolvers: resolvers})
+		if err == nil || !strings.Contains(err.Error(), other) || !strings.Contains(err.Error(), name) || len(n.resolvers) > 0 {
+			t.Errorf("%v; resolvers %v", err, n.resolvers)
+		}
+		delete(resolvers, other)
+		if err := n.enter(&policy.State{Resolvers: resolvers}); err != nil || len(n.resolvers) != 1 {
+			t.Errorf("one network: %v; resolvers %v", err, n.resolvers)
+		}
+		return
+	}
+}
+
 // TestNamesFull: a name has at most 1,000 addresses. Addresses within their TTL are never deleted for
 // others; expired ones are.
 func TestNamesFull(t *testing.T) {
