@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 .DEFAULT_GOAL := help
-.PHONY: help policy policy-full adds cyclonus cut hostile routes build image manifests demo bench bench-stages bench-idle bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
+.PHONY: help policy policy-full adds cyclonus cut names hostile routes build image manifests demo bench bench-stages bench-idle bench-kernels generate test test-unit lint fmt check-generated setup test-kernels test-verifier test-package test-k8s k8s-programs scale-k8s parity model pauses million endure locks matrix deb check-deb
 
 export PATH := $(PATH):/usr/local/go/bin
 export CGO_ENABLED := 0
@@ -48,6 +48,9 @@ routes: setup ## 100,000 changes of routes beside 1,000 connections, which stay 
 
 policy-full: setup ## Policies for which the data plane has no room: only their subjects are isolated (root; some minutes)
 	LOXILIGHT_POLICIES=1 $(GO) test ./tests/e2e -run 'TestPolicyDoesNotFit$$' -count=1 -timeout 20m -v
+
+names: setup ## 10,000 times: a pod resolves a name and connects at once, while the daemon runs, is stopped and is killed (root)
+	LOXILIGHT_NAMES=10000 $(GO) test ./tests/cni -run 'TestResolveAndConnect$$' -count=1 -timeout 20m -v
 
 cut: setup ## changes of network policies under running connections, five times each: no forbidden packet passes, no other is lost (root)
 	LOXILIGHT_CUTS=5 $(GO) test ./tests/cni -run 'TestCut$$' -count=1 -timeout 20m -v

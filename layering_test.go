@@ -85,7 +85,7 @@ var mayImport = map[string][]string{
 	"loxilightd/internal/control/decode":      {"api"},
 	"loxilightd/internal/control/gate":        {},
 	"loxilightd/internal/control/packetlog":   {"datapath"},
-	"loxilightd/internal/control/policyreply": {"api", "datapath", "datapath/policy"},
+	"loxilightd/internal/control/policyreply": {"api", "datapath", "datapath/policy", "loxilightd/internal/state"},
 	"loxilightd/internal/control/object":      {"api", "datapath", "datapath/policy", "loxilightd/internal/control/decode", "loxilightd/internal/state"},
 	"loxilightd/internal/doctor": {
 		"internal/listing", "api", "api/client", "datapath", "datapath/policy", "loxilightd/internal/config", "loxilightd/internal/control", "loxilightd/internal/state",

@@ -54,9 +54,9 @@ type TableOwner struct {
 // of an object; empty: its size is fixed.
 func SettingOf(table string) string {
 	switch name, _, _ := strings.Cut(table, " "); name {
-	case "connections", "natMappings", "natBlocks":
+	case "connections", "natMappings", "natBlocks", "nameAddresses":
 		return "tables.connections"
-	case "services", "backends", "affinity", "ranges", "rules", "prefixes":
+	case "services", "backends", "affinity", "ranges", "rules", "prefixes", "entities":
 		return "tables." + name
 	case "addresses":
 		return "PodNetwork spec.subnets"

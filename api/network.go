@@ -11,7 +11,7 @@ type BridgeSpec struct {
 	Ageing        Duration     `json:"ageing,omitempty"` // ageing time for learnt MACs; default 5m
 	MTU           int          `json:"mtu,omitempty"`    // bytes; default: the kernel chooses
 	// Resolvers are the addresses of the DNS servers from whose responses to Endpoints of this network
-	// the addresses of names in Policies are learnt; at most 16.
+	// the addresses of names in Policies are learnt; at most 64.
 	Resolvers []string `json:"resolvers,omitempty"`
 }
 

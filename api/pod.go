@@ -17,7 +17,7 @@ type PodNetworkSpec struct {
 	// Entity has been deleted is dropped.
 	Policy string `json:"policy,omitempty"`
 	// Resolvers are the addresses of the DNS servers from whose responses to Endpoints of this network
-	// the addresses of names in Policies are learnt; at most 16.
+	// the addresses of names in Policies are learnt; at most 64.
 	Resolvers []string `json:"resolvers,omitempty"`
 }
 

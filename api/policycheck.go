@@ -7,7 +7,7 @@ const PolicyNode = "node"
 
 // PoliciesCheckParams are the parameters of policies.check: traffic that opens a connection. From and
 // To are each an Endpoint of this node (by its name, or NAMESPACE/POD), an Entity, an address, or node
-// (this node itself).
+// (this node itself). To may also be a DNS name, if From is an Endpoint.
 type PoliciesCheckParams struct {
 	From     string `json:"from"`
 	To       string `json:"to"`
@@ -28,8 +28,9 @@ type PoliciesCheckResult struct {
 
 // PolicyPath is the verdict on traffic of one address family.
 type PolicyPath struct {
-	Source      string          `json:"source"` // an address, or node
-	Destination string          `json:"destination"`
+	Source      string          `json:"source"`            // an address, or node
+	Destination string          `json:"destination"`       // likewise; empty: no address of the name is learnt
+	Name        string          `json:"name,omitempty"`    // the DNS name that leads to the destination
 	Verdict     string          `json:"verdict"`           // allow, deny, reject
 	Egress      *PolicyDecision `json:"egress,omitempty"`  // nil: the source is no Endpoint of this node
 	Ingress     *PolicyDecision `json:"ingress,omitempty"` // nil: the destination is no Endpoint of this node

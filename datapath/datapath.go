@@ -167,6 +167,8 @@ type Telemetry interface {
 	// PolicyNames returns the names in network policies that have an address in a network: for new
 	// connections, and no longer.
 	PolicyNames(network string, a netip.Addr) (usable, former []string, err error)
+	// PolicyAddrs returns the addresses that new connections may use by a name in rules, sorted.
+	PolicyAddrs(network, name string) ([]netip.Addr, error)
 	// TunnelState and PeerState return the state of a tunnel or peer; false if it has no entry.
 	TunnelState(name TunnelName) (TunnelState, bool)
 	PeerState(name PeerName) (PeerState, bool)

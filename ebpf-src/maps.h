@@ -256,6 +256,12 @@ CREATED_BY_DAEMON;
 MAP(ll_learned, BPF_MAP_TYPE_HASH, struct learned_key, struct learned, 100000, BPF_F_NO_PREALLOC)
 SIZED_BY("learned");
 
+/* Positions in TCP connections to DNS servers, and responses that arrive in several packets. Written
+ * here.
+ */
+MAP(ll_dns_stream, BPF_MAP_TYPE_LRU_HASH, struct dns_flow, struct dns_stream, 4096, 0) NOT_COPIED;
+MAP(ll_dns_part, BPF_MAP_TYPE_ARRAY, __u32, struct dns_part, 64, 0) NOT_COPIED;
+
 /* Nonzero while a shadow program is attached to any hook (config_shadow). Written by loxilightd. A
  * single entry.
  */

@@ -10,7 +10,7 @@
 
 #include "parse.h"
 #include "nh_learn.h"
-#include "names_learn.h"
+#include "names_packet.h"
 
 /* After ll_tc_egress, so that it sees the packets that the Endpoint gets, with their addresses. It
  * changes no packet.
@@ -22,13 +22,12 @@ int ll_tc_names(struct __sk_buff *skb)
 	struct work *w;
 	struct pkt p;
 
-	if (!network || !names_may_be_udp(skb))
+	if (!network || !names_may_come(skb))
 		return TC_ACT_UNSPEC;
 	w = work_get();
 	__builtin_memset(&p, 0, sizeof(p));
 	p.egress = 1;
-	if (!w || parse_packet(skb, &p) == LL_PASS || p.proto != IPPROTO_UDP ||
-	    p.sport != PORT_DNS || p.fragment != FRAGMENT_NONE || p.icmp_error)
+	if (!w || parse_packet(skb, &p) != LL_NEXT || p.icmp_error)
 		return TC_ACT_UNSPEC;
 	p.skb = skb;
 	domain_egress(&p);

@@ -151,56 +151,126 @@ static __always_inline int dns_alias(struct dns_work *w, __u64 owner, __u32 at, 
 	return 1;
 }
 
-/* Reads a record of the answer. */
-static long dns_record_step(__u32 i, void *unused)
+/* Returns the time for which an address in a record with name w->hash may be used; -1: the name does
+ * not belong to the question.
+ */
+static __always_inline __s32 dns_usable(__u32 ttl_s)
 {
-	struct dns_work *w = dns_work_get();
+	int linked_s = dns_linked();
+
+	return linked_s < 0 || (__u32)linked_s < ttl_s ? linked_s : (__s32)ttl_s;
+}
+
+/* Begins with the parameters of an HTTPS record. Returns 0 if it is malformed. */
+static __always_inline int dns_https(struct dns_work *w, __u32 at, __u32 end, __u32 ttl_s)
+{
+	w->hint_ttl_s = dns_usable(ttl_s);
+	if (!dns_name(at + 2, 0) || w->end > end)
+		return 0;
+	w->hint_at = w->end;
+	w->hint_end = end;
+	w->hint_left = 0;
+	return 1;
+}
+
+/* Reads a parameter of an HTTPS record, or one address in it, or ends the record. Returns 0 if it is
+ * malformed.
+ */
+static __always_inline int dns_param(struct dns_work *w)
+{
+	__u32 at = w->hint_at, key, len, size;
+
+	if (w->hint_left) {
+		size = w->hint_type == DNS_A ? 4 : 16;
+		w->hint_at = at + size;
+		w->hint_left -= size;
+		if (w->hint_ttl_s >= 0)
+			name_learn(at, w->hint_type, w->hint_ttl_s);
+		return 1;
+	}
+	if (at == w->hint_end) {
+		w->hint_at = 0;
+		w->record_count++;
+		return 1;
+	}
+	key = dns_u16(w, at);
+	len = dns_u16(w, at + 2);
+	at += 4;
+	if (at > w->hint_end || len > w->hint_end - at)
+		return 0;
+	w->hint_at = at + len;
+	if (key != DNS_IPV4HINT && key != DNS_IPV6HINT)
+		return 1;
+	w->hint_type = key == DNS_IPV4HINT ? DNS_A : DNS_AAAA;
+	if (!len || len & (key == DNS_IPV4HINT ? 3 : 15))
+		return 0;
+	if (w->learns) {
+		w->hint_at = at;
+		w->hint_left = len;
+	}
+	return 1;
+}
+
+/* Reads a record of the answer. Returns 0 if it is malformed. */
+static __always_inline int dns_record(struct dns_work *w)
+{
 	__u32 at, type, ttl_s, len;
 	__u64 owner;
 
-	if (!w)
-		return 1;
-	w->bad = 1;
 	if (!dns_name(w->pos, 0))
-		return 1;
+		return 0;
 	owner = w->hash;
 	at = w->end + DNS_RECORD;
 	if (at > w->len)
-		return 1;
+		return 0;
 	type = dns_u16(w, w->end);
 	ttl_s = dns_ttl(dns_u32(w, w->end + 4));
 	len = dns_u16(w, w->end + 8);
 	w->pos = at + len;
 	if (w->pos > w->len)
-		return 1;
+		return 0;
 	if (dns_u16(w, at - DNS_RECORD + 2) == DNS_IN) {
+		if (type == DNS_HTTPS)
+			return dns_https(w, at, at + len, ttl_s);
 		if ((type == DNS_A && len != 4) || (type == DNS_AAAA && len != 16))
-			return 1;
+			return 0;
 		if (type == DNS_CNAME && !w->learns && !dns_alias(w, owner, at, at + len, ttl_s))
-			return 1;
+			return 0;
 		if (w->learns && (type == DNS_A || type == DNS_AAAA)) {
-			int linked_s = dns_linked();
+			__s32 usable_s = dns_usable(ttl_s);
 
-			if (linked_s >= 0)
-				name_learn(at, type, (__u32)linked_s < ttl_s ? linked_s : ttl_s);
+			if (usable_s >= 0)
+				name_learn(at, type, usable_s);
 		}
 	}
 	w->record_count++;
-	w->bad = 0;
-	return 0;
+	return 1;
+}
+
+/* Reads a part of the answer. Returns 1 at its end, or if it is malformed: see bad. */
+static long dns_item_step(__u32 i, void *unused)
+{
+	struct dns_work *w = dns_work_get();
+
+	if (!w || (!w->hint_at && w->record_count >= dns_u16(w, 6)))
+		return 1;
+	if (w->hint_at)
+		w->bad = !dns_param(w);
+	else
+		w->bad = !dns_record(w);
+	return w->bad;
 }
 
 /* Reads all records of the answer, from an offset on. Returns 0 if one is malformed. */
 static __always_inline int dns_records(struct dns_work *w, __u32 at, __u32 learns)
 {
-	__u32 count = dns_u16(w, 6);
-
 	w->pos = at;
 	w->record_count = 0;
 	w->bad = 0;
+	w->hint_at = 0;
 	w->learns = learns;
-	bpf_loop(count < DNS_RECORDS_MAX ? count : DNS_RECORDS_MAX, dns_record_step, NULL, 0);
-	return !w->bad && w->record_count == count;
+	bpf_loop(DNS_ITEMS_MAX, dns_item_step, NULL, 0);
+	return !w->bad && !w->hint_at && w->record_count == dns_u16(w, 6);
 }
 
 /* Looks up the part of the question's name that begins at w->label. */
@@ -233,7 +303,10 @@ __noinline int names_learn_message(void)
 	__u32 answer;
 
 	/* A response to a standard query, with one question, and without error. */
-	if (!w || w->len < DNS_HEADER || (dns_u16(w, 2) & 0xf80f) != 0x8000 || dns_u16(w, 4) != 1 ||
+	if (!w)
+		return 0;
+	w->steps = 0;
+	if (w->len < DNS_HEADER || (dns_u16(w, 2) & 0xf80f) != 0x8000 || dns_u16(w, 4) != 1 ||
 	    !dns_u16(w, 6))
 		return 0;
 	__builtin_memset(w->text, 0, sizeof(w->text));
@@ -276,39 +349,23 @@ static __always_inline __u32 names_network(__u32 ifindex)
 	return port ? port->network[!!(word & POLICY_SIDE)] : 0;
 }
 
-/* Reports whether a packet may be UDP, for which its first bytes suffice. */
-static __always_inline int names_may_be_udp(struct __sk_buff *skb)
+/* Prepares for the responses in p, which comes from a resolver. */
+static __always_inline void names_begin_packet(struct pkt *p, struct dns_work *dns,
+					       const struct resolver *resolver, __u32 network)
 {
-	const __u8 *data = (void *)(long)skb->data;
+	__u32 header = p->l4_off + p->l4_header_len;
 
-	if (data + ETH_HLEN + sizeof(struct iphdr) > (const __u8 *)(long)skb->data_end)
-		return 1;
-	if (skb->protocol == bpf_htons(ETH_P_IP))
-		return data[ETH_HLEN + offsetof(struct iphdr, protocol)] == IPPROTO_UDP;
-	return skb->protocol == bpf_htons(ETH_P_IPV6) &&
-	       data[ETH_HLEN + offsetof(struct ipv6hdr, nexthdr)] != IPPROTO_TCP;
-}
-
-/* Learns names from p, a packet from port 53 that is about to leave through this port. */
-static __always_inline void names_learn(struct pkt *p, struct work *w, __u32 network)
-{
-	struct resolver_key key = { .addr = p->saddr, .network = network };
-	struct dns_work *dns = dns_work_get();
-	const struct resolver *resolver;
-	__u32 off, len;
-
-	resolver = bpf_map_lookup_elem(&ll_resolver, &key);
-	if (!dns || !resolver || !names_is_answer(p, w))
-		return;
-	off = p->l4_off + sizeof(struct udphdr);
-	len = p->l4_len - sizeof(struct udphdr);
-	asm volatile("" : "+r"(len));
-	if (len < DNS_HEADER || len > DNS_MESSAGE_MAX ||
-	    bpf_skb_load_bytes(p->skb, off, dns->message, len))
-		return;
-	dns->len = len;
+	dns->flow.resolver = p->saddr;
+	dns->flow.endpoint = p->daddr;
+	dns->flow.network = network;
+	dns->flow.proto = p->proto;
 	dns->network = network;
 	dns->grace_s = resolver->grace_s;
 	dns->now_tick = clock_tick();
-	names_learn_message();
+	dns->off = header;
+	dns->size = p->l4_len - p->l4_header_len;
+	if (p->skb->gso_size)
+		dns->size = p->skb->len - header;
+	if (p->l4_len < p->l4_header_len && !p->skb->gso_size)
+		dns->size = 0;
 }

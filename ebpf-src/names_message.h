@@ -11,19 +11,27 @@
 #include "maps.h"
 #include "pkt.h"
 
-#define DNS_MESSAGE_MAX 4096
+#define DNS_MESSAGE_MAX 16384
 #define DNS_HEADER	12
 #define DNS_RECORD	10 /* type, class, TTL and length of a record, after its name */
-#define DNS_RECORDS_MAX (DNS_MESSAGE_MAX / (1 + DNS_RECORD))
+#define DNS_ITEMS_MAX	(DNS_MESSAGE_MAX / 4) /* records, parameters and hints: each has 4 bytes */
 #define DNS_ALIASES_MAX 16
 #define DNS_NAME_MAX	254	    /* without the empty label at the end */
 #define DNS_STEPS_MAX	512	    /* bytes and pointers of a name */
+#define DNS_WORK_MAX	131072	    /* bytes and pointers of all names that are read of a message */
 #define DNS_TTL_MAX	(7 * 86400) /* RFC 8767, section 4 */
 
 enum dns_type {
 	DNS_A = 1,
 	DNS_CNAME = 5,
 	DNS_AAAA = 28,
+	DNS_HTTPS = 65, /* RFC 9460 */
+};
+
+/* Parameters of HTTPS records. */
+enum dns_param {
+	DNS_IPV4HINT = 4,
+	DNS_IPV6HINT = 6,
 };
 #define DNS_IN 1
 
@@ -45,6 +53,7 @@ struct dns_link {
 struct dns_work {
 	__u8 message[DNS_MESSAGE_MAX + 64];
 	__u32 len;
+	__u32 steps; /* bytes and pointers of names that were read */
 	/* The name that is being read. */
 	__u32 at;
 	__u32 start; /* of the part that is being read: pointers lead to earlier bytes */
@@ -60,6 +69,12 @@ struct dns_work {
 	__u32 pos;
 	__u32 record_count; /* read so far */
 	__u32 learns;	    /* 0: checks all records, and collects aliases; 1: learns addresses */
+	/* The HTTPS record whose parameters are being read. */
+	__u32 hint_at;	  /* 0: none */
+	__u32 hint_end;	  /* of its parameters */
+	__u32 hint_left;  /* bytes of addresses, which begin at hint_at */
+	__u32 hint_type;  /* of the addresses: DNS_A or DNS_AAAA */
+	__s32 hint_ttl_s; /* of the addresses; -1: they do not belong to the question */
 	__u32 alias_count;
 	__u32 link_count;
 	__u32 bad;
@@ -69,6 +84,14 @@ struct dns_work {
 	__u32 id_count;
 	__u32 id[NAME_SIZE / 2];
 	__u32 label; /* where the next suffix begins */
+	/* What the packet contains, and where: of the TCP connection or of the datagram. */
+	struct dns_flow flow;
+	__u32 seq;
+	__u32 next_seq;
+	__u32 off; /* from the start of the frame */
+	__u32 size;
+	__u32 checked;
+	__u32 total; /* of a response in parts, with what is before it */
 	/* The address that is being learnt. */
 	struct learned_key key;
 	__u32 expiry_tick;
@@ -100,6 +123,11 @@ static __always_inline struct dns_work *dns_work_get(void)
 		asm volatile("%0 &= %1" : "+r"(i__) : "i"((size) - 1)); \
 		i__;                                                    \
 	})
+
+/* Returns a length from 1 to a power of two, such that the verifier sees it: for Linux 6.1, a number that
+ * differs from 0 may still be 0.
+ */
+#define DNS_LENGTH(len, size) (DNS_BELOW((len) - 1, size) + 1)
 
 static __always_inline __u8 dns_byte(const struct dns_work *w, __u32 at)
 {
@@ -134,8 +162,9 @@ static long dns_name_step(__u32 i, void *unused)
 	__u32 at;
 	__u8 b;
 
-	if (!w || w->at >= w->len)
+	if (!w || w->at >= w->len || w->steps >= DNS_WORK_MAX)
 		return 1;
+	w->steps++;
 	at = w->at;
 	b = dns_byte(w, at);
 	w->at = at + 1;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* policy_test.bpf.c - for tests only: looks up many verdicts at once, and learns names from a message. */
+/* policy_test.bpf.c - for tests only: looks up many verdicts at once, and learns names. */
 #include <stddef.h>
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -7,7 +7,7 @@
 #include <bpf/bpf_helpers.h>
 
 #include "parse.h"
-#include "names_learn.h"
+#include "names_packet.h"
 
 #define TEST_QUERY_COUNT 65536
 
@@ -67,6 +67,22 @@ int test_names(struct __sk_buff *skb)
 	dns->grace_s = 0;
 	dns->now_tick = clock_tick();
 	return names_learn_message();
+}
+
+/* Learns names, in the network skb->mark, from a frame to an Endpoint. */
+SEC("tc")
+int test_names_packet(struct __sk_buff *skb)
+{
+	struct dns_work *dns = dns_work_get();
+	struct resolver resolver = {};
+	__u32 network = skb->mark;
+	struct pkt p = {};
+
+	if (!dns || !names_may_come(skb) || parse_packet(skb, &p) != LL_NEXT)
+		return 0;
+	p.skb = skb;
+	names_in_packet(&p, dns, &resolver, network);
+	return 1;
 }
 
 char _license[] SEC("license") = "Dual BSD/GPL";

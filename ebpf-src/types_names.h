@@ -47,3 +47,37 @@ struct learned_key {
 struct learned {
 	__u32 expiry_tick; /* the last tick in which new connections may use the address */
 };
+
+/* What one DNS server sends an Endpoint: in a TCP connection, or in the fragments of a datagram. */
+struct dns_flow {
+	struct addr resolver;
+	struct addr endpoint;
+	__u32 network;
+	__u32 id; /* TCP: the Endpoint's port; UDP: the identification of the fragments */
+	__u32 proto;
+};
+
+struct dns_stream {
+	__u32 next_seq; /* where the next response begins, with its length; host order */
+};
+
+#define DNS_PART_SIZE 16384
+#define DNS_PART_TEXT 8 /* offset of the message */
+
+/* A response of which some bytes are missing: behind a UDP header, or behind its length, which then is at
+ * offset 6. Used for the flow and the response whose numbers lead to it; another one replaces it.
+ */
+struct dns_part {
+	struct dns_flow flow;
+	__u32 seq;  /* TCP: where the response begins */
+	__u32 busy; /* 1: a CPU uses it */
+	__u32 have; /* bytes from the beginning on */
+	__u32 from; /* bytes behind a gap: from, up to to; 0, 0: none */
+	__u32 to;
+	__u32 seen_tick; /* when it began */
+	__u32 checked;	 /* UDP: the first fragment belongs to a connection of the Endpoint */
+	__u32 pad[2];
+	__u8 bytes[DNS_PART_SIZE + 256];
+};
+
+_Static_assert(__builtin_offsetof(struct dns_part, bytes) % 8 == 0, "words are copied");

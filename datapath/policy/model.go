@@ -173,6 +173,18 @@ func (s *State) Names() map[string]bool {
 	return all
 }
 
+// Size returns how many prefixes and names the rules of the policy have.
+func (p *Policy) Size() (prefixes, names int) {
+	for _, rules := range p.Rules {
+		for i := range rules {
+			for _, peer := range rules[i].Peers {
+				prefixes, names = prefixes+len(peer.Prefixes)+len(peer.Except), names+len(peer.Names)
+			}
+		}
+	}
+	return prefixes, names
+}
+
 // Names yields the names in the rules of the policy. A name may occur repeatedly.
 func (p *Policy) Names() iter.Seq[string] {
 	return func(yield func(string) bool) {

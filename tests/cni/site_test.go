@@ -79,6 +79,15 @@ const siteTables = "tables: {connections: 65536, services: 1024, backends: 4096,
 // newSite starts a daemon that serves pods.
 func newSite(t *testing.T) *site {
 	t.Helper()
+	s := newBareSite(t)
+	s.Start()
+	s.Apply(siteObjects)
+	return s
+}
+
+// newBareSite is newSite before the daemon starts; more contains additional lines of its configuration.
+func newBareSite(t *testing.T, more ...string) *site {
+	t.Helper()
 	testnet.RequireRoot(t)
 	s := &site{t: t, node: testnet.New(t, "node"), outside: testnet.New(t, "outside"), name: testnet.UniqueName("switch")}
 	testnet.Veth(t, testnet.Port{NS: s.node, Name: "eth0", Addrs: []string{"192.0.2.1/24", "2001:db8:2::1/64"}},
@@ -86,15 +95,13 @@ func newSite(t *testing.T) *site {
 	s.outside.Route(t, "10.73.3.0/24", "192.0.2.1")
 	s.outside.Route(t, "2001:db8:73::/64", "2001:db8:2::1")
 	s.node.Forward(t)
-	s.Daemon = testdaemon.New(t, s.node, programs, "switch: {namespace: "+s.name+"}", siteTables)
+	s.Daemon = testdaemon.New(t, s.node, programs, append(more, "switch: {namespace: "+s.name+"}", siteTables)...)
 	t.Cleanup(func() {
 		if s.hasSwitch() {
 			testnet.DeleteNamed(t, s.name)
 		}
 	})
 	s.cni = libcni.NewCNIConfigWithCacheDir([]string{filepath.Dir(programs.CNI), debianPlugins}, t.TempDir(), nil)
-	s.Start()
-	s.Apply(siteObjects)
 	return s
 }
 

@@ -3,16 +3,14 @@
 package e2e
 
 import (
-	"encoding/binary"
 	"fmt"
 	"net"
-	"net/netip"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/loxilight/loxilight/internal/testnet"
+	"github.com/loxilight/loxilight/internal/testpkt"
 )
 
 // nameObjects allow pod a to ask any DNS server, and to reach the addresses of two names.
@@ -36,42 +34,6 @@ spec:
       ports: [{protocol: tcp, port: 4660}]
 `
 
-// dnsName returns a name as in a DNS message.
-func dnsName(name string) (b []byte) {
-	for label := range strings.SplitSeq(name, ".") {
-		b = append(append(b, byte(len(label))), label...)
-	}
-	return append(b, 0)
-}
-
-// dnsQuery returns a query for the addresses of a name.
-func dnsQuery(name string, kind uint16) []byte {
-	b := append([]byte{0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0}, dnsName(name)...)
-	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(b, kind), 1)
-}
-
-// dnsResponse answers a query: the name is an alias, for which the address is returned.
-func dnsResponse(query []byte, addr netip.Addr, ttl uint32) []byte {
-	b := slices.Clone(query)
-	b[2], b[3], b[7] = 0x81, 0x80, 2
-	record := func(owner []byte, kind uint16, data []byte) int {
-		b = append(b, owner...)
-		b = binary.BigEndian.AppendUint16(b, kind)
-		b = binary.BigEndian.AppendUint16(b, 1)
-		b = binary.BigEndian.AppendUint32(b, ttl)
-		b = binary.BigEndian.AppendUint16(b, uint16(len(data)))
-		b = append(b, data...)
-		return len(b) - len(data)
-	}
-	alias := record([]byte{0xc0, 12}, 5, dnsName("edge.example.net"))
-	kind := uint16(1)
-	if addr.Is6() {
-		kind = 28
-	}
-	record([]byte{0xc0, byte(alias)}, kind, addr.AsSlice())
-	return b
-}
-
 // serveNames answers DNS queries to a pod for the addresses of another one.
 func (s *policySite) serveNames(at string, ttl uint32, of *endpointPod) {
 	p := s.pods[at]
@@ -85,10 +47,10 @@ func (s *policySite) serveNames(at string, ttl uint32, of *endpointPod) {
 					return
 				}
 				to := of.addr
-				if n > 4 && b[n-3] == 28 {
+				if testpkt.DNSKind(b[:n]) == testpkt.DNSAAAA {
 					to = of.addr6
 				}
-				_, _ = l.WriteToUDPAddrPort(dnsResponse(b[:n], to, ttl), client) // the client asks again
+				_, _ = l.WriteToUDPAddrPort(testpkt.DNSResponse(b[:n], ttl, 0, to), client) // the client asks again
 			}
 		}()
 	}
@@ -103,7 +65,7 @@ func (s *policySite) resolve(server, name string, kind uint16) {
 	}
 	defer c.Close()
 	for range 10 {
-		_, _ = c.Write(dnsQuery(name, kind)) // if this fails, no answer arrives
+		_, _ = c.Write(testpkt.DNSQuery(name, kind)) // if this fails, no answer arrives
 		_ = c.SetReadDeadline(time.Now().Add(time.Second))
 		if _, err = c.Read(make([]byte, 1000)); err == nil {
 			return
@@ -165,6 +127,15 @@ func TestPolicyNames(t *testing.T) {
 	wants("after a response", 28, let)
 	if out := s.LLCLI("policy", "check", "shop/a", b.addr.String(), "tcp/4660"); !strings.Contains(out, "name:db.example.org") {
 		t.Errorf("llcli policy check:\n%s", out)
+	}
+	if out := s.LLCLI("policy", "check", "shop/a", "db.Example.org", "tcp/4660"); !strings.Contains(out, "allow") || !strings.Contains(out, b.addr.String()+" (db.example.org)") {
+		t.Errorf("llcli policy check of a name:\n%s", out)
+	}
+	if out := s.LLCLI("policy", "check", "shop/a", "n1.wild.example.org", "tcp/4661"); !strings.Contains(out, "deny") || !strings.Contains(out, "n1.wild.example.org (no address of it is learnt now)") {
+		t.Errorf("llcli policy check of a name that is not resolved:\n%s", out)
+	}
+	if out := s.LLCLI("capacity", "nameAddresses"); !strings.Contains(out, "nameAddresses") || !strings.Contains(out, " 2 ") {
+		t.Errorf("llcli capacity:\n%s", out)
 	}
 	var held []net.Conn
 	for _, target := range targets {

@@ -162,16 +162,16 @@ func TestClusterNetworkPolicy(t *testing.T) {
 	p.deleteClusterPolicy("everything")
 	may(t, "without them", true, ofOther, guest)
 
-	// A name is not supported: an Accept rule matches nothing.
-	p.clusterPolicy("names", "tier: Admin, priority: 5, "+subject("role: guest")+", egress: [{action: Accept, to: [{domainNames: ['*.example.org']}]}]")
+	// An address is no name, although the resource permits it: an Accept rule matches nothing.
+	p.clusterPolicy("names", "tier: Admin, priority: 5, "+subject("role: guest")+", egress: [{action: Accept, to: [{domainNames: ['*.example.org', 192.0.2.7]}]}]")
 	may(t, "names", false, inside, guest)
 	soon(t, "the condition names the field", func() bool {
 		out, err := p.Kubectl("", "get", "clusternetworkpolicy", "names", "-o", "jsonpath={.status.conditions[*].message}")
-		return err == nil && strings.Contains(out, "spec.egress[0].to[0].domainNames")
+		return err == nil && strings.Contains(out, "spec.egress[0].to[0].domainNames[1]")
 	})
 	soon(t, "an event names the field", func() bool {
 		out, err := p.Kubectl("", "get", "events", "--field-selector=involvedObject.kind=ClusterNetworkPolicy,reason=LoxilightInvalid", "-o", "jsonpath={.items[*].message}")
-		return err == nil && strings.Contains(out, "spec.egress[0].to[0].domainNames")
+		return err == nil && strings.Contains(out, "spec.egress[0].to[0].domainNames[1]")
 	})
 	soon(t, "a condition of a policy that is understood", func() bool {
 		out, err := p.Kubectl("", "get", "clusternetworkpolicy", "networks", "-o", "jsonpath={.status.conditions[*].status}")

@@ -31,6 +31,8 @@ const (
 	answererMapLlCtSize           = "ll_ct_size"
 	answererMapLlDevice           = "ll_device"
 	answererMapLlDivert           = "ll_divert"
+	answererMapLlDnsPart          = "ll_dns_part"
+	answererMapLlDnsStream        = "ll_dns_stream"
 	answererMapLlDrops            = "ll_drops"
 	answererMapLlEpoch            = "ll_epoch"
 	answererMapLlFragment         = "ll_fragment"
@@ -178,6 +180,8 @@ type answererMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.MapSpec `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.MapSpec `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -301,6 +305,8 @@ type answererMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.Map `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.Map `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -387,6 +393,8 @@ func (m *answererMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsPart,
+		m.LlDnsStream,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,

@@ -31,6 +31,8 @@ const (
 	forwarderMapLlCtSize           = "ll_ct_size"
 	forwarderMapLlDevice           = "ll_device"
 	forwarderMapLlDivert           = "ll_divert"
+	forwarderMapLlDnsPart          = "ll_dns_part"
+	forwarderMapLlDnsStream        = "ll_dns_stream"
 	forwarderMapLlDrops            = "ll_drops"
 	forwarderMapLlEpoch            = "ll_epoch"
 	forwarderMapLlFragment         = "ll_fragment"
@@ -175,6 +177,8 @@ type forwarderMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.MapSpec `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.MapSpec `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -295,6 +299,8 @@ type forwarderMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.Map `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.Map `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -381,6 +387,8 @@ func (m *forwarderMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsPart,
+		m.LlDnsStream,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,

@@ -113,6 +113,9 @@ func (t *telemetry) PolicyCounters(_ context.Context, name string) (c datapath.P
 	return c, true, nil
 }
 
+// PolicyAddrs implements [datapath.Telemetry].
+func (t *telemetry) PolicyAddrs(string, string) ([]netip.Addr, error) { return nil, nil }
+
 // PolicyNames implements [datapath.Telemetry]. No packets arrive from which to learn.
 func (t *telemetry) PolicyNames(string, netip.Addr) (usable, former []string, err error) {
 	return nil, nil, nil

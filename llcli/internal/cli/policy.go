@@ -27,12 +27,13 @@ func policyCheckCommand(a *command.App) *cobra.Command {
 		Long: `Show the verdict of the Policies in force on a connection from FROM to TO, and for each
 direction the tiers, the rule that decides, what of it matched, and the verdict without it.
 Each end is an Endpoint, a pod as NAMESPACE/POD, an Entity, an address, or node (this node
-itself). Policies see the backends of a Service, never its own addresses. FirewallRules are
+itself). TO may also be a DNS name: the verdict is on the addresses that are learnt for it,
+or, if there are none, on an address that the next DNS response contains. Policies see the backends of a Service, never its own addresses. FirewallRules are
 not evaluated.
 
 With -f, the verdict is as if the objects in the files had been applied. With --all too, all
 traffic of Endpoints of this node is listed whose verdict the files would change.`,
-		Example: "  llcli policy check shop/web-1 shop/db-0 tcp/5432\n  llcli policy check 203.0.113.7 vm9 udp/53 -f policies.yaml\n  llcli policy check node vm9 icmp\n  llcli policy check --all -f policies.yaml",
+		Example: "  llcli policy check shop/web-1 shop/db-0 tcp/5432\n  llcli policy check 203.0.113.7 vm9 udp/53 -f policies.yaml\n  llcli policy check shop/web-1 www.example.org tcp/443\n  llcli policy check node vm9 icmp\n  llcli policy check --all -f policies.yaml",
 		Args:    func(_ *cobra.Command, args []string) error { return checkArguments(args, files, all, staged) },
 		RunE: a.Run(func(ctx context.Context, d command.Daemon, args []string) error {
 			if all {
@@ -119,12 +120,23 @@ func showCheck(a *command.App, r *api.PoliciesCheckResult) {
 		if i > 0 && !sameDecisions(p, &r.Paths[i-1]) {
 			a.Printf("\n")
 		}
-		a.Printf("%s  %s → %s\n", paint.Paint(color, p.Verdict), output.Clean(p.Source), output.Clean(p.Destination))
+		a.Printf("%s  %s → %s\n", paint.Paint(color, p.Verdict), output.Clean(p.Source), destinationText(p))
 		if i+1 < len(r.Paths) && sameDecisions(p, &r.Paths[i+1]) {
 			continue
 		}
 		showDecisions(a, p)
 	}
+}
+
+// destinationText returns the destination of a path, with the DNS name that leads to it.
+func destinationText(p *api.PolicyPath) string {
+	switch {
+	case p.Name == "":
+		return output.Clean(p.Destination)
+	case p.Destination == "":
+		return output.Clean(p.Name) + " (no address of it is learnt now)"
+	}
+	return output.Clean(p.Destination) + " (" + output.Clean(p.Name) + ")"
 }
 
 func sameDecisions(p, other *api.PolicyPath) bool {

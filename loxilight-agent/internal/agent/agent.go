@@ -74,7 +74,9 @@ type Agent struct {
 	syncer       *syncer.Syncer
 	translator   *translator // nil: this node is not known yet
 	participants *participants
-	remembers    bool // the objects from an earlier agent were read from the daemon
+	// resolversLeft is how many DNS servers have no room in the PodNetwork.
+	resolversLeft int
+	remembers     bool // the objects from an earlier agent were read from the daemon
 }
 
 // New returns an agent that does not do anything yet.

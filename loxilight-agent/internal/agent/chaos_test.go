@@ -365,7 +365,7 @@ func (c *chaos) differs() string {
 	}
 	put(nodes.Tunnel(c.config)...)
 	put(c.participants()...)
-	network, err := nodes.PodNetwork(c.config, c.nodes["n1"])
+	network, err := nodes.PodNetwork(c.config, c.nodes["n1"], nil)
 	if err != nil {
 		c.t.Fatal(err)
 	}

@@ -73,9 +73,9 @@ func TestClusterPolicies(t *testing.T) {
 
 	w.kube.Delete(clusterPolicy("a", ""))
 	w.inStep(api.KindPolicy, "cnp/b")
-	w.kube.Set(testkube.NewClusterPolicy("c", `{"tier":"Baseline","priority":7,"subject":{"namespaces":{}},"egress":[{"action":"Accept","to":[{"domainNames":["example.org"]}]}]}`))
-	w.holds("Policy/cnp/c", `{"tier":"baseline","priority":7,"appliedTo":[{"namespaces":{}}]}`)
-	w.reported("c", reasonInvalid, "spec.egress[0].to[0].domainNames: is not supported by this version")
+	w.kube.Set(testkube.NewClusterPolicy("c", `{"tier":"Baseline","priority":7,"subject":{"namespaces":{}},"egress":[{"action":"Accept","to":[{"domainNames":["*.Example.org"]}]},{"action":"Accept","to":[{"domainNames":["*"]}]}]}`))
+	w.holds("Policy/cnp/c", `{"tier":"baseline","priority":7,"appliedTo":[{"namespaces":{}}],"egress":[{"action":"allow","to":[{"names":["*.example.org"]}]}]}`)
+	w.reported("c", reasonInvalid, `spec.egress[1].to[0].domainNames[0]: "*" is not a domain name`)
 }
 
 // TestDefinitionComesAndGoes: the cluster gets the resource, loses it, and gets it again, while the

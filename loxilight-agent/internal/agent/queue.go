@@ -34,6 +34,7 @@ const (
 	itemNamespace                     // by name
 	itemNetworkPolicy                 // by namespace/name
 	itemClusterPolicy                 // by name
+	itemResolvers                     // a Service or an EndpointSlice of DNS servers has changed
 	itemReserved                      // node addresses or pod subnets have changed: no Service may have them
 )
 

@@ -40,6 +40,7 @@ func serviceOf(s *packed) string {
 // serviceChanged is called for each change to a Service.
 func (a *Agent) serviceChanged(old, now *corev1.Service) {
 	s := either(now, old)
+	a.noteResolvers(kube.Key(s.Namespace, s.Name))
 	a.queue.put(item{itemService, kube.Key(s.Namespace, s.Name)}, time.Time{})
 }
 
@@ -55,6 +56,7 @@ func (a *Agent) sliceChanged(old, now *packed) {
 	if before == apiService || after == apiService {
 		a.noteServers()
 	}
+	a.noteResolvers(before, after)
 	if before != "" {
 		a.noteDeparted(before, old, now, before == after)
 	}

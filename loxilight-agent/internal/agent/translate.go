@@ -96,6 +96,8 @@ func (a *Agent) translate() {
 			a.announceAnew()
 		case itemReserved:
 			a.reserveAnew()
+		case itemResolvers:
+			a.translateNetwork()
 		case itemPod:
 			a.translatePod(i.key)
 		case itemNamespace:
@@ -139,7 +141,7 @@ func (a *Agent) translateSelf() {
 	tunnelRef, uplinkRefs := nodes.SelfRefs()
 	if node == nil {
 		a.syncer.Keep(groupSelf, tunnelRef)
-		a.syncer.Keep(groupNetwork, podNetwork)
+		a.translateNetwork()
 		a.syncer.Keep(groupUplinks, uplinkRefs...)
 		a.log.Warn("this node is no longer in the cluster; the current configuration stays in force", slog.String("node", a.o.NodeName))
 		return
@@ -154,15 +156,7 @@ func (a *Agent) translateSelf() {
 		a.syncer.Keep(groupUplinks, uplinkRefs...)
 	}
 	a.syncer.Set(groupSelf, nodes.Tunnel(a.o.Config), time.Time{})
-	network, err := nodes.PodNetwork(a.o.Config, node)
-	if err != nil {
-		a.reportProblem(nodeOf(a.o.NodeName), reasonInvalid, err)
-	}
-	if network == nil { // the current state stays in force
-		a.syncer.Keep(groupNetwork, podNetwork)
-		return
-	}
-	a.syncer.Set(groupNetwork, []api.Object{*network}, time.Time{})
+	a.translateNetwork()
 }
 
 func (a *Agent) translateNode(name string, since time.Time) {

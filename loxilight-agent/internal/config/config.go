@@ -38,6 +38,7 @@ type Config struct {
 	LoadBalancer     LoadBalancer `yaml:"loadBalancer"`
 	ExternalIPs      ExternalIPs  `yaml:"externalIPs"`
 	IdleTimeout      IdleTimeout  `yaml:"idleTimeout"`
+	Resolvers        Resolvers    `yaml:"resolvers"`
 	ServiceProxyName string       `yaml:"serviceProxyName"` // label service.kubernetes.io/service-proxy-name of the Services that are ours
 	Health           Listen       `yaml:"health"`
 	Metrics          Listen       `yaml:"metrics"`
@@ -86,6 +87,13 @@ type IdleTimeout struct {
 	SCTP time.Duration `yaml:"sctp"`
 }
 
+// Resolvers selects the DNS servers from whose responses the addresses of domainNames in
+// ClusterNetworkPolicies are learnt.
+type Resolvers struct {
+	Services  []string `yaml:"services"`  // namespace/name: their cluster IPs and endpoints
+	Addresses []string `yaml:"addresses"` // further servers
+}
+
 // Pool is a set of addresses that can be assigned.
 type Pool struct {
 	Name      string   `yaml:"name"`
@@ -109,6 +117,7 @@ func Default() *Config {
 		Tunnel:       Tunnel{Type: "vxlan", VNI: 100},
 		Masquerade:   Masquerade{Enabled: true},
 		LoadBalancer: LoadBalancer{Announce: true},
+		Resolvers:    Resolvers{Services: []string{"kube-system/kube-dns"}},
 		IdleTimeout:  IdleTimeout{TCP: 24 * time.Hour, UDP: 2 * time.Minute, SCTP: 2 * time.Hour},
 		Health:       Listen{":10256"},
 		Metrics:      Listen{"127.0.0.1:10249"},
@@ -174,6 +183,9 @@ func (c *Config) check() error {
 	}
 	if err := c.LoadBalancer.check(); err != nil {
 		return fmt.Errorf("loadBalancer.%w", err)
+	}
+	if err := c.Resolvers.check(); err != nil {
+		return fmt.Errorf("resolvers.%w", err)
 	}
 	if err := c.IdleTimeout.check(); err != nil {
 		return fmt.Errorf("idleTimeout.%w", err)

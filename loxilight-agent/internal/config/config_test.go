@@ -32,6 +32,7 @@ nodePorts: {addresses: [192.0.2.0/24, "2001:db8::/64"]}
 loadBalancer: {pools: [{name: lan, addresses: [198.51.100.16/28, 203.0.113.5-203.0.113.9]}], announce: false, allowed: [192.0.2.128/25]}
 externalIPs: {allowed: [198.51.100.64/26, "2001:db8:9::/64"]}
 idleTimeout: {tcp: 90m, udp: 45s, sctp: 1h}
+resolvers: {services: [dns/coredns], addresses: [169.254.20.10, "2001:db8::53"]}
 serviceProxyName: edge
 health: {listen: "127.0.0.1:1256"}
 metrics: {listen: ""}
@@ -49,6 +50,7 @@ log: {level: debug, format: json}
 		ExternalIPs:  ExternalIPs{Allowed: []string{"198.51.100.64/26", "2001:db8:9::/64"}},
 		IdleTimeout:  IdleTimeout{TCP: 90 * time.Minute, UDP: 45 * time.Second, SCTP: time.Hour},
 
+		Resolvers:        Resolvers{Services: []string{"dns/coredns"}, Addresses: []string{"169.254.20.10", "2001:db8::53"}},
 		ServiceProxyName: "edge",
 		Health:           Listen{"127.0.0.1:1256"},
 		Log:              Log{Level: slog.LevelDebug, Format: "json"},
@@ -67,18 +69,23 @@ func TestWrongConfiguration(t *testing.T) {
 		"apiServer: 192.0.2.4:6443":           "apiServer",
 		"masquerade: {except: [x]}":           "masquerade.except[0]",
 		"nodePorts: {addresses: [192.0.2.1]}": "nodePorts.addresses[0]",
-		"loadBalancer: {pools: [{name: a, addresses: [10.0.0.9-10.0.0.1]}]}": "loadBalancer.pools[0].addresses[0]",
-		"loadBalancer: {pools: [{addresses: [10.0.0.1]}]}":                   "loadBalancer.pools[0].name",
-		"externalIPs: {allowed: [198.51.100.7]}":                             "externalIPs.allowed[0]",
-		"loadBalancer: {allowed: [10.0.0.0/8, all]}":                         "loadBalancer.allowed[1]",
-		"idleTimeout: {tcp: 0s}":                                             "idleTimeout.tcp: 0s",
-		"idleTimeout: {udp: 999ms}":                                          "idleTimeout.udp",
-		"idleTimeout: {sctp: 169h}":                                          "idleTimeout.sctp",
-		"idleTimeout: {tcp: forever}":                                        "forever",
-		"health: {listen: 10256}":                                            "health.listen",
-		"log: {format: xml}":                                                 "log.format",
-		"log: {level: loud}":                                                 "loud",
-		"apiServer: a\n---\nb: c\n":                                          "one document only",
+		"loadBalancer: {pools: [{name: a, addresses: [10.0.0.9-10.0.0.1]}]}":  "loadBalancer.pools[0].addresses[0]",
+		"loadBalancer: {pools: [{addresses: [10.0.0.1]}]}":                    "loadBalancer.pools[0].name",
+		"externalIPs: {allowed: [198.51.100.7]}":                              "externalIPs.allowed[0]",
+		"loadBalancer: {allowed: [10.0.0.0/8, all]}":                          "loadBalancer.allowed[1]",
+		"idleTimeout: {tcp: 0s}":                                              "idleTimeout.tcp: 0s",
+		"idleTimeout: {udp: 999ms}":                                           "idleTimeout.udp",
+		"idleTimeout: {sctp: 169h}":                                           "idleTimeout.sctp",
+		"idleTimeout: {tcp: forever}":                                         "forever",
+		"resolvers: {services: [kube-dns]}":                                   "resolvers.services[0]",
+		"resolvers: {services: [a/b/c]}":                                      "resolvers.services[0]",
+		"resolvers: {addresses: [192.0.2.53, 0.0.0.0]}":                       "resolvers.addresses[1]",
+		"resolvers: {addresses: [fe80::1%eth0]}":                              "resolvers.addresses[0]",
+		"resolvers: {addresses: [" + strings.Repeat("192.0.2.53,", 17) + "]}": "resolvers.addresses: has 17",
+		"health: {listen: 10256}":                                             "health.listen",
+		"log: {format: xml}":                                                  "log.format",
+		"log: {level: loud}":                                                  "loud",
+		"apiServer: a\n---\nb: c\n":                                           "one document only",
 	} {
 		if _, err := Parse("t.yaml", []byte(text)); err == nil || !strings.Contains(err.Error(), want) || !strings.HasPrefix(err.Error(), "t.yaml") {
 			t.Errorf("%q: %v, want %q", text, err, want)

@@ -59,12 +59,12 @@ func Tunnel(cfg *config.Config) []api.Object {
 // PodNetwork returns the network of the node's pods, or nil if the node has no podCIDRs. A node
 // gets its podCIDRs some time after it has joined the cluster. No pod is opened before its policies
 // are in force.
-func PodNetwork(cfg *config.Config, node *corev1.Node) (*api.Object, error) {
+func PodNetwork(cfg *config.Config, node *corev1.Node, resolvers []string) (*api.Object, error) {
 	cidrs, err := PodCIDRs(node)
 	if err != nil || len(cidrs) == 0 {
 		return nil, err
 	}
-	spec := api.PodNetworkSpec{Subnets: cidrs, Policy: api.PolicyRequired}
+	spec := api.PodNetworkSpec{Subnets: cidrs, Policy: api.PolicyRequired, Resolvers: resolvers}
 	if cfg.Masquerade.Enabled {
 		spec.Masquerade = &api.PodMasquerade{Enabled: true, Except: cfg.Masquerade.Except}
 	}

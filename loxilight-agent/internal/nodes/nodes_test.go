@@ -59,7 +59,7 @@ PodNetwork/default {"subnets":["10.244.3.0/24"],"policy":"required"}`},
 			t.Fatal(err)
 		}
 		got = append(got, Tunnel(test.cfg)...)
-		network, err := PodNetwork(test.cfg, test.node)
+		network, err := PodNetwork(test.cfg, test.node, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

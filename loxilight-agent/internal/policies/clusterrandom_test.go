@@ -52,7 +52,7 @@ type randomPeer struct {
 	randomSubject
 	Nodes    *metav1.LabelSelector `json:"nodes,omitempty"`
 	Networks []string              `json:"networks,omitempty"`
-	Names    []string              `json:"domainNames,omitempty"` // not supported
+	Names    []string              `json:"domainNames,omitempty"`
 }
 
 type randomProtocol struct {
@@ -103,7 +103,10 @@ func (g generator) clusterPeer(egress bool) (p randomPeer) {
 			p.Networks[0] = "10.0.0.0/33"
 		}
 	default:
-		p.Names = []string{"example.org"}
+		p.Names = list(g, 1, 2, func() string { return pick(g, "www.example.org", "*.Example.org", "example.org", "mail.example.org") })
+		if g.chance(5) {
+			p.Names[0] = "*"
+		}
 	}
 	return p
 }
@@ -250,6 +253,7 @@ func (c *cluster) clusterRule(r *randomRule, f flow, trusted bool) string {
 	understood, onPeer, onPort := true, false, len(r.Protocols) == 0
 	for _, peer := range append(slices.Clone(r.From), r.To...) {
 		matches, ok := c.clusterPeer(&peer, f)
+		ok = ok && (peer.Names == nil || r.Action == "Accept")
 		understood, onPeer = understood && ok, onPeer || matches
 	}
 	if !f.peer.IsValid() && f.egress && r.hasNetwork("0.0.0.0/0") && r.hasNetwork("::/0") {
@@ -325,7 +329,10 @@ func (c *cluster) clusterPeer(p *randomPeer, f flow) (matched, understood bool) 
 			matched = matched || err == nil && prefix.Contains(f.peer)
 		}
 		return matched, understood
-	case p.Names != nil || p.Hosts != "" || p.Namespaces == nil && p.Pods == nil:
+	case p.Names != nil:
+		isKnown := f.peer.Is4()
+		return isKnown && (slices.Contains(p.Names, "www.example.org") || slices.Contains(p.Names, "*.Example.org")), !slices.Contains(p.Names, "*")
+	case p.Hosts != "" || p.Namespaces == nil && p.Pods == nil:
 		return false, false
 	}
 	// Whether the selectors are valid does not depend on the pod.

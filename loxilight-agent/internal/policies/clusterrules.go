@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -84,12 +86,14 @@ type outcome struct {
 func (t *clusterTranslation) rule(field, list string, r *clusterRule, peers []json.RawMessage) (o outcome) {
 	before := len(t.problems)
 	isUnderstood := !r.isOpaque
+	var action string
+	_ = json.Unmarshal(r.Action, &action) // another type is as unknown as another word
 	if len(peers) == 0 && isUnderstood {
 		t.problems.add(field+"."+list, "is empty")
 		isUnderstood = false
 	}
 	for i, raw := range peers {
-		if peer, ok := t.peer(fmt.Sprintf("%s.%s[%d]", field, list, i), raw, list == "to"); ok {
+		if peer, ok := t.peer(fmt.Sprintf("%s.%s[%d]", field, list, i), raw, list == "to", action); ok {
 			o.peers = append(o.peers, peer)
 		} else {
 			isUnderstood = false
@@ -109,8 +113,6 @@ func (t *clusterTranslation) rule(field, list string, r *clusterRule, peers []js
 			isUnderstood = false
 		}
 	}
-	var action string
-	_ = json.Unmarshal(r.Action, &action) // another type is as unknown as another word
 	switch {
 	case action == actionAccept:
 		o.action, o.isAbsent = allow, t.isClosed || !isUnderstood
@@ -224,8 +226,8 @@ func (t *clusterTranslation) labels(field string, raw json.RawMessage) (selector
 	return t.problems.selector(field, &s)
 }
 
-// peer translates one peer. ok is false if it is not understood.
-func (t *clusterTranslation) peer(field string, raw json.RawMessage, egress bool) (peer api.PolicyPeer, ok bool) {
+// peer translates one peer of a rule with an action. ok is false if it is not understood.
+func (t *clusterTranslation) peer(field string, raw json.RawMessage, egress bool, action string) (peer api.PolicyPeer, ok bool) {
 	var p clusterPeer
 	if err := strict(raw, &p); err != nil {
 		t.problems.add(field, "%v", err)
@@ -257,8 +259,10 @@ func (t *clusterTranslation) peer(field string, raw json.RawMessage, egress bool
 		}
 	case p.Networks != nil:
 		peer.Prefixes, ok = t.networks(field+".networks", p.Networks)
+	case action != actionAccept:
+		t.problems.add(field+".domainNames", "is only for rules with action Accept")
 	default:
-		t.problems.add(field+".domainNames", "is not supported by this version")
+		peer.Names, ok = t.domainNames(field+".domainNames", p.DomainNames)
 	}
 	return peer, ok
 }
@@ -289,6 +293,33 @@ func (t *clusterTranslation) networks(field string, list []string) (prefixes api
 		prefixes = append(prefixes, api.Word(prefix.String()))
 	}
 	return prefixes, true
+}
+
+// domainName is the pattern of the API, in lower case and without a dot at the end. The API's own
+// pattern also permits [ \ ] ^ and ` at the beginning of a label, which no name has.
+var domainName = regexp.MustCompile(`^(\*\.)?([a-z0-9_]([-a-z0-9_]*[a-z0-9])?\.)+[a-z0-9_]([-a-z0-9_]*[a-z0-9])?$`)
+
+// The longest name and the longest label (RFC 1035, section 2.3.4).
+const domainNameMax, domainLabelMax = 253, 63
+
+func (t *clusterTranslation) domainNames(field string, list []string) (names []string, ok bool) {
+	if len(list) == 0 {
+		t.problems.add(field, "is empty")
+		return nil, false
+	}
+	for i, text := range list {
+		name := strings.ToLower(strings.TrimSuffix(text, "."))
+		_, err := netip.ParseAddr(strings.TrimPrefix(name, "*."))
+		longest := slices.MaxFunc(strings.Split(name, "."), func(a, b string) int { return len(a) - len(b) })
+		if err == nil || len(name) > domainNameMax || len(longest) > domainLabelMax || !domainName.MatchString(name) {
+			t.problems.add(fmt.Sprintf("%s[%d]", field, i), "%q is not a domain name, such as www.example.org or *.example.org", text)
+			return nil, false
+		}
+		if !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names, true
 }
 
 // port translates an element of protocols. ok is false if it is not understood.

@@ -405,7 +405,8 @@ func ruleOf(t *testing.T, action string, peers []api.PolicyPeer, ports []api.Pol
 	r.Action = policy.Action(n)
 	for _, p := range peers {
 		peer := policy.Peer{}
-		if len(p.Prefixes) == 0 {
+		peer.Names = p.Names
+		if len(p.Prefixes)+len(p.Names) == 0 {
 			s := selectorOf(p.Set, p.Namespaces, p.Entities)
 			peer.Entities = &s
 		}
@@ -478,7 +479,11 @@ func TestRandomClusters(t *testing.T) {
 				if f.egress {
 					direction = policy.Egress
 				}
-				got := s.Evaluate(e, direction, policy.Traffic{Peer: f.peer, Node: !f.peer.IsValid(), Protocol: numbers[f.protocol], Port: uint16(f.port)}, false)
+				traffic := policy.Traffic{Peer: f.peer, Node: !f.peer.IsValid(), Protocol: numbers[f.protocol], Port: uint16(f.port)}
+				if f.peer.Is4() { // www.example.org has all IPv4 addresses
+					traffic.Names = []string{"*.example.org", "www.example.org"}
+				}
+				got := s.Evaluate(e, direction, traffic, false)
 				want := c.allowed(f)
 				total++
 				if !want {

@@ -48,6 +48,7 @@ type fakePlane struct {
 	ownersError    error
 	usableNames    []string
 	formerNames    []string
+	addrsOf        map[string][]netip.Addr // by name
 }
 
 func (p *fakePlane) Connections() datapath.Connections { return p }
@@ -60,6 +61,9 @@ func (p *fakePlane) IsIdle() bool                      { return false }
 func (p *fakePlane) Devices(bool) map[string]datapath.Device { return nil }
 func (p *fakePlane) PolicyNames(string, netip.Addr) (usable, former []string, err error) {
 	return p.usableNames, p.formerNames, nil
+}
+func (p *fakePlane) PolicyAddrs(_, name string) ([]netip.Addr, error) {
+	return p.addrsOf[name], nil
 }
 func (p *fakePlane) Announces(netip.Addr) bool { return true }
 

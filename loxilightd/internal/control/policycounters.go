@@ -136,14 +136,14 @@ func (s *Server) policiesFor(_ context.Context, _ Caller, p *api.PoliciesForPara
 	if err != nil {
 		return nil, err
 	}
-	name, end := api.PolicyNode, view.nodeEnd()
-	if o := endpointNamed(view.of, p.Endpoint); o != nil && p.Endpoint != api.PolicyNode {
-		name, end = o.Name, endpointEnd(o)
+	name, end := api.PolicyNode, view.Here()
+	if o := endpointNamed(view.Of, p.Endpoint); o != nil && p.Endpoint != api.PolicyNode {
+		name, end = o.Name, policyreply.OfEndpoint(o)
 	} else if p.Endpoint != api.PolicyNode {
 		return nil, api.Errorf(api.ReasonNotFound, "there is no Endpoint or pod %q: see llcli get endpoints", decode.Shorten(p.Endpoint)).At("", "endpoint")
 	}
-	result := &api.PoliciesForResult{Endpoint: name, Pending: cmp.Or(view.pending, s.detached(view, end))}
-	subject := view.subject(end.endpoint)
+	result := &api.PoliciesForResult{Endpoint: name, Pending: cmp.Or(view.Pending, s.detached(view, end))}
+	subject := view.Subject(end.Endpoint)
 	if subject == nil || subject.Set == policy.Unknown {
 		return result, nil
 	}
@@ -165,7 +165,7 @@ func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
 	if d == nil {
 		return nil
 	}
-	rule := &api.DecidingRule{Endpoint: endpointText(string(d.Endpoint)), Direction: d.Direction.String(), FormerNames: strings.Fields(d.FormerNames)}
+	rule := &api.DecidingRule{Endpoint: policyreply.EndpointText(string(d.Endpoint)), Direction: d.Direction.String(), FormerNames: strings.Fields(d.FormerNames)}
 	if d.Policy == policy.Unknown {
 		return rule
 	}
@@ -175,14 +175,14 @@ func (s *Server) decidingRule(d *datapath.PolicyDecision) *api.DecidingRule {
 	}
 	rule.Rule = strconv.Itoa(d.Rule + 1)
 	view, err := s.policiesInForce()
-	if err != nil || view.pending != "" {
+	if err != nil || view.Pending != "" {
 		return rule // the object may have other rules than packets obey
 	}
 	if p := view.Policies[policy.Failsafe]; d.Policy == policy.Failsafe && p != nil && d.Rule < len(p.Rules[d.Direction]) {
 		rule.Rule = p.RuleID(d.Verdict)
 	}
-	if o, ok := view.of.Get(state.Key{Kind: state.KindPolicy, Name: d.Policy}); ok && len(o.Spec) < maxNamed {
-		rule.Rule = cmp.Or(ruleIn(o, d.Direction, d.Rule).Name, rule.Rule)
+	if o, ok := view.Of.Get(state.Key{Kind: state.KindPolicy, Name: d.Policy}); ok && len(o.Spec) < maxNamed {
+		rule.Rule = cmp.Or(policyreply.RuleIn(o, d.Direction, d.Rule).Name, rule.Rule)
 	}
 	return rule
 }

@@ -303,11 +303,12 @@ const (
 )
 
 var tableGrows = map[string]string{
-	"connections": "new connections displace half-open ones, and fail if there are none",
-	"affinity":    "the oldest clients are forgotten: they may get another backend",
-	"natMappings": "connections that need a mapping of their own are refused: no_port",
-	"natBlocks":   "inner addresses that need another port block are refused: no_port",
-	"nextHops":    "packets to further neighbours take the slow path",
+	"connections":   "new connections displace half-open ones, and fail if there are none",
+	"affinity":      "the oldest clients are forgotten: they may get another backend",
+	"natMappings":   "connections that need a mapping of their own are refused: no_port",
+	"natBlocks":     "inner addresses that need another port block are refused: no_port",
+	"nextHops":      "packets to further neighbours take the slow path",
+	"nameAddresses": "connections to further addresses of names in Policies are denied",
 }
 
 func (x *examiner) checkTables() {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/loxilight/loxilight/datapath"
@@ -165,12 +166,17 @@ func TestMoreRulesThanCanBe(t *testing.T) {
 	wantRefusal(t, s, several(2001, nat), Capacity, "NAT/r02000", "", "a node has at most 2000 NAT rules: 0 now, 2001 with this change")
 	commit(t, s, several(2000, nat))
 	names := func(name string) *Object {
-		peers := []policy.Peer{{Names: make([]string, 1000)}}
+		peers := []policy.Peer{{}}
+		for i := range 1000 {
+			peers[0].Names = append(peers[0].Names, fmt.Sprint(strings.TrimSuffix(name, "s"), i)) // rNs has the names of rN
+		}
 		return &Object{Key: Key{KindPolicy, name}, Value: &Policy{Policy: policy.Policy{Tier: "t", Rules: [2][]policy.Rule{policy.Egress: {{Peers: peers}}}}}}
 	}
 	commit(t, s, several(1, func(string) *Object { return &Object{Key: Key{KindTier, "t"}, Value: &Tier{}} }))
 	wantRefusal(t, s, several(5, names), Capacity, "Policy/r00004", "", "a node has at most 4096 names in Policies: 0 now, 5000 with this change; delete some, or use *.NAME for several names")
 	commit(t, s, several(4, names))
+	commit(t, s, &Transaction{Put: []*Object{names("r00000s"), names("r00001s")}}) // no further names
+	wantRefusal(t, s, &Transaction{Put: []*Object{names("r00004")}}, Capacity, "Policy/r00004", "", "a node has at most 4096 names in Policies: 4000 now, 5000 with this change")
 	wantRefusal(t, s, &Transaction{Put: []*Object{{
 		Key: Key{KindPodNetwork, "p"}, Value: &PodNetwork{Masquerade: true, Subnets: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/24")}},
 	}}}, Capacity, "PodNetwork/p", "", "a node has at most 2000 NAT rules: 2000 now, 2001 with this change")

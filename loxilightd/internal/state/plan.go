@@ -238,11 +238,9 @@ func (p *plan) checkClaims(before func(claim) (Key, bool), merged bool) error {
 
 // holds reports whether the object with key k still has the claim c after the plan.
 func (p *plan) holds(k Key, c claim) (held bool) {
-	o := p.edit.get(k)
-	if o == nil {
-		return false
+	if o := p.edit.get(k); o != nil {
+		o.Value.claims(func(d claim, _ func() string) { held = held || c == d })
 	}
-	o.Value.claims(func(d claim, _ func() string) { held = held || c == d })
 	return held
 }
 
@@ -256,8 +254,8 @@ func (s *Store) checkCapacity(p *plan) error {
 		int(s.tables.MaxNATs()), func(c datapath.Cost) int { return c.NATs }); err != nil {
 		return err
 	}
-	if err := p.checkMost("names in Policies", "delete some, or use *.NAME for several names", datapath.NameMax, func(c datapath.Cost) int { return c.Names }); err != nil {
-		return err
+	if before, after := p.base.table.names(p.base.cost), p.edit.names(p.cost); after > max(datapath.NameMax, before) {
+		return refuse(Capacity, p.lastPut(KindPolicy), "", "a node has at most %d names in Policies: %d now, %d with this change; delete some, or use *.NAME for several names", datapath.NameMax, before, after)
 	}
 	if err := p.checkCounts(); err != nil {
 		return err

@@ -46,12 +46,6 @@ func (r EndpointRef) names(o *Object) bool {
 
 // EndpointsOf returns the Endpoints that r names, in the order of their names.
 func (s *Snapshot) EndpointsOf(r EndpointRef) (list []*Object) {
-	if r.Name != "" {
-		if o, ok := s.Get(Key{KindEndpoint, r.Name}); ok {
-			list = append(list, o)
-		}
-		return list
-	}
 	for o := range s.After(KindEndpoint, "") {
 		if r.names(o) {
 			list = append(list, o)
@@ -122,14 +116,23 @@ func (p *Policy) GroupNames() (names []datapath.GroupName) {
 }
 
 func (p *Policy) cost() (c datapath.Cost) {
-	for _, rules := range p.Rules {
-		for i := range rules {
-			for _, peer := range rules[i].Peers {
-				c.Prefixes, c.Names = c.Prefixes+len(peer.Prefixes)+len(peer.Except), c.Names+len(peer.Names)
-			}
+	c.Prefixes, c.Names = p.Policy.Size()
+	return c
+}
+
+// names returns how many different names the Policies have; cost: of all objects. They are only counted
+// if there may be too many.
+func (t *table) names(cost datapath.Cost) int {
+	if cost.Names <= datapath.NameMax {
+		return cost.Names
+	}
+	all := make(map[string]bool)
+	for o := range t.each(KindPolicy) {
+		for name := range o.Value.(*Policy).Names() {
+			all[name] = true
 		}
 	}
-	return c
+	return len(all)
 }
 
 func (*Policy) claims(func(claim, func() string)) {}
@@ -177,9 +180,6 @@ func (p *plan) checkEntities() error {
 		if o.Value.(*Entity).Of != (EndpointRef{}) {
 			entities = append(entities, o)
 		}
-	}
-	if len(entities) == 0 {
-		return nil
 	}
 	for e := range p.each(KindEndpoint) {
 		var first *Object

@@ -45,6 +45,8 @@ const (
 	EgressMapLlCtSize           = "ll_ct_size"
 	EgressMapLlDevice           = "ll_device"
 	EgressMapLlDivert           = "ll_divert"
+	EgressMapLlDnsPart          = "ll_dns_part"
+	EgressMapLlDnsStream        = "ll_dns_stream"
 	EgressMapLlDrops            = "ll_drops"
 	EgressMapLlEpoch            = "ll_epoch"
 	EgressMapLlFragment         = "ll_fragment"
@@ -188,6 +190,8 @@ type EgressMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.MapSpec `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.MapSpec `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -307,6 +311,8 @@ type EgressMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.Map `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.Map `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -393,6 +399,8 @@ func (m *EgressMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsPart,
+		m.LlDnsStream,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,

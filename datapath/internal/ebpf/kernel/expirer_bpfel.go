@@ -146,6 +146,8 @@ const (
 	ExpirerMapLlCtSize           = "ll_ct_size"
 	ExpirerMapLlDevice           = "ll_device"
 	ExpirerMapLlDivert           = "ll_divert"
+	ExpirerMapLlDnsPart          = "ll_dns_part"
+	ExpirerMapLlDnsStream        = "ll_dns_stream"
 	ExpirerMapLlDrops            = "ll_drops"
 	ExpirerMapLlEpoch            = "ll_epoch"
 	ExpirerMapLlExpire           = "ll_expire"
@@ -289,6 +291,8 @@ type ExpirerMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.MapSpec `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.MapSpec `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlExpire         *ebpf.MapSpec `ebpf:"ll_expire"`
@@ -408,6 +412,8 @@ type ExpirerMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.Map `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.Map `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlExpire         *ebpf.Map `ebpf:"ll_expire"`
@@ -494,6 +500,8 @@ func (m *ExpirerMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsPart,
+		m.LlDnsStream,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlExpire,

@@ -322,6 +322,34 @@ type Divert struct {
 	Family    uint32
 }
 
+type DnsFlow struct {
+	_        structs.HostLayout
+	Resolver Addr
+	Endpoint Addr
+	Network  uint32
+	Id       uint32
+	Proto    uint32
+}
+
+type DnsPart struct {
+	_        structs.HostLayout
+	Flow     DnsFlow
+	Seq      uint32
+	Busy     uint32
+	Have     uint32
+	From     uint32
+	To       uint32
+	SeenTick uint32
+	Checked  uint32
+	Pad      [2]uint32
+	Bytes    [16640]uint8
+}
+
+type DnsStream struct {
+	_       structs.HostLayout
+	NextSeq uint32
+}
+
 type Epoch struct {
 	_               structs.HostLayout
 	Count           uint32
@@ -949,6 +977,8 @@ const (
 	MapLlCtSize           = "ll_ct_size"
 	MapLlDevice           = "ll_device"
 	MapLlDivert           = "ll_divert"
+	MapLlDnsPart          = "ll_dns_part"
+	MapLlDnsStream        = "ll_dns_stream"
 	MapLlDrops            = "ll_drops"
 	MapLlEpoch            = "ll_epoch"
 	MapLlFragment         = "ll_fragment"
@@ -1097,6 +1127,8 @@ type MapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.MapSpec `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.MapSpec `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.MapSpec `ebpf:"ll_fragment"`
@@ -1219,6 +1251,8 @@ type Maps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.Map `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.Map `ebpf:"ll_dns_stream"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
 	LlFragment       *ebpf.Map `ebpf:"ll_fragment"`
@@ -1306,6 +1340,8 @@ func (m *Maps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsPart,
+		m.LlDnsStream,
 		m.LlDrops,
 		m.LlEpoch,
 		m.LlFragment,

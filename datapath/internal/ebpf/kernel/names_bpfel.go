@@ -30,6 +30,8 @@ const (
 	NamesMapLlCtSize           = "ll_ct_size"
 	NamesMapLlDevice           = "ll_device"
 	NamesMapLlDivert           = "ll_divert"
+	NamesMapLlDnsPart          = "ll_dns_part"
+	NamesMapLlDnsStream        = "ll_dns_stream"
 	NamesMapLlDnsWork          = "ll_dns_work"
 	NamesMapLlDrops            = "ll_drops"
 	NamesMapLlEpoch            = "ll_epoch"
@@ -175,6 +177,8 @@ type NamesMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.MapSpec `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.MapSpec `ebpf:"ll_dns_stream"`
 	LlDnsWork        *ebpf.MapSpec `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
@@ -294,6 +298,8 @@ type NamesMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.Map `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.Map `ebpf:"ll_dns_stream"`
 	LlDnsWork        *ebpf.Map `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
@@ -380,6 +386,8 @@ func (m *NamesMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsPart,
+		m.LlDnsStream,
 		m.LlDnsWork,
 		m.LlDrops,
 		m.LlEpoch,

@@ -65,6 +65,8 @@ const (
 	lookerMapLlCtSize           = "ll_ct_size"
 	lookerMapLlDevice           = "ll_device"
 	lookerMapLlDivert           = "ll_divert"
+	lookerMapLlDnsPart          = "ll_dns_part"
+	lookerMapLlDnsStream        = "ll_dns_stream"
 	lookerMapLlDnsWork          = "ll_dns_work"
 	lookerMapLlDrops            = "ll_drops"
 	lookerMapLlEpoch            = "ll_epoch"
@@ -135,6 +137,7 @@ const (
 	lookerMapLlWork             = "ll_work"
 	lookerMapTestQueries        = "test_queries"
 	lookerProgTestNames         = "test_names"
+	lookerProgTestNamesPacket   = "test_names_packet"
 	lookerProgTestPolicy        = "test_policy"
 	lookerVarConfigBuild        = "config_build"
 	lookerVarConfigConfirmTicks = "config_confirm_ticks"
@@ -189,8 +192,9 @@ type lookerSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type lookerProgramSpecs struct {
-	TestNames  *ebpf.ProgramSpec `ebpf:"test_names"`
-	TestPolicy *ebpf.ProgramSpec `ebpf:"test_policy"`
+	TestNames       *ebpf.ProgramSpec `ebpf:"test_names"`
+	TestNamesPacket *ebpf.ProgramSpec `ebpf:"test_names_packet"`
+	TestPolicy      *ebpf.ProgramSpec `ebpf:"test_policy"`
 }
 
 // lookerMapSpecs contains maps before they are loaded into the kernel.
@@ -211,6 +215,8 @@ type lookerMapSpecs struct {
 	LlCtSize         *ebpf.MapSpec `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.MapSpec `ebpf:"ll_device"`
 	LlDivert         *ebpf.MapSpec `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.MapSpec `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.MapSpec `ebpf:"ll_dns_stream"`
 	LlDnsWork        *ebpf.MapSpec `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.MapSpec `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.MapSpec `ebpf:"ll_epoch"`
@@ -331,6 +337,8 @@ type lookerMaps struct {
 	LlCtSize         *ebpf.Map `ebpf:"ll_ct_size"`
 	LlDevice         *ebpf.Map `ebpf:"ll_device"`
 	LlDivert         *ebpf.Map `ebpf:"ll_divert"`
+	LlDnsPart        *ebpf.Map `ebpf:"ll_dns_part"`
+	LlDnsStream      *ebpf.Map `ebpf:"ll_dns_stream"`
 	LlDnsWork        *ebpf.Map `ebpf:"ll_dns_work"`
 	LlDrops          *ebpf.Map `ebpf:"ll_drops"`
 	LlEpoch          *ebpf.Map `ebpf:"ll_epoch"`
@@ -418,6 +426,8 @@ func (m *lookerMaps) Close() error {
 		m.LlCtSize,
 		m.LlDevice,
 		m.LlDivert,
+		m.LlDnsPart,
+		m.LlDnsStream,
 		m.LlDnsWork,
 		m.LlDrops,
 		m.LlEpoch,
@@ -509,13 +519,15 @@ type lookerVariables struct {
 //
 // It can be passed to loadLookerObjects or ebpf.CollectionSpec.LoadAndAssign.
 type lookerPrograms struct {
-	TestNames  *ebpf.Program `ebpf:"test_names"`
-	TestPolicy *ebpf.Program `ebpf:"test_policy"`
+	TestNames       *ebpf.Program `ebpf:"test_names"`
+	TestNamesPacket *ebpf.Program `ebpf:"test_names_packet"`
+	TestPolicy      *ebpf.Program `ebpf:"test_policy"`
 }
 
 func (p *lookerPrograms) Close() error {
 	return _LookerClose(
 		p.TestNames,
+		p.TestNamesPacket,
 		p.TestPolicy,
 	)
 }

@@ -99,6 +99,9 @@ func (n *names) start(id uint32) error {
 // that are known.
 func (n *names) enter(s *policy.State) error {
 	defer n.publish()
+	if err := distinctNetworks(slices.Sorted(maps.Keys(s.Resolvers))); err != nil {
+		return err
+	}
 	for _, name := range slices.Sorted(maps.Keys(s.Names())) {
 		if n.numbers[name] != 0 {
 			continue
@@ -239,8 +242,21 @@ func resolversOf(s *policy.State) map[kernel.ResolverKey]bool {
 	return all
 }
 
-// networkNumber returns how programs identify a network. Two networks with one number would learn
-// from each other's resolvers.
+// distinctNetworks reports two networks with one number: they would learn from each other's resolvers.
+func distinctNetworks(networks []string) error {
+	of := make(map[uint32]string)
+	for _, name := range networks {
+		number := networkNumber(name)
+		if other, known := of[number]; known {
+			return fmt.Errorf("%s and %s have resolvers, and their names have the same hash: rename one of the two", other, name)
+		}
+		of[number] = name
+	}
+	return nil
+}
+
+// networkNumber returns how programs identify a network: a hash of its name, which a restart does not
+// change.
 func networkNumber(name string) uint32 {
 	if name == "" {
 		return 0
@@ -274,6 +290,29 @@ func (p *Policies) Names(network string, addr netip.Addr) (usable, expired []str
 		}
 	}
 	return usable, expired, nil
+}
+
+// AddrsOf returns the addresses that new connections in a network may use by a name in rules, sorted. It
+// does not wait for changes.
+func (p *Policies) AddrsOf(network, name string) (addrs []netip.Addr, err error) {
+	numbers := p.domains.known.Load()
+	if numbers == nil || network == "" || (*numbers)[name] == 0 {
+		return nil, nil
+	}
+	id, number, now := (*numbers)[name], networkNumber(network), kernel.NowTick()
+	err = p.Tables.Learned.Batches(func(keys []kernel.LearnedKey, values []kernel.Learned) error {
+		for i := range keys {
+			if keys[i].Name == id && keys[i].Network == number && int32(now-values[i].ExpiryTick) <= 0 {
+				addrs = append(addrs, keys[i].Addr.Addr())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("addresses of name %q: %w", name, err)
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	return slices.Compact(addrs), nil // a batch may repeat an entry
 }
 
 // noteNetworks records in which networks the Endpoints of a state in force learn names.

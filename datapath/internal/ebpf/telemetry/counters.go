@@ -47,6 +47,7 @@ type Options struct {
 
 	Policies interface {
 		Names(network string, a netip.Addr) (usable, former []string, err error)
+		AddrsOf(network, name string) ([]netip.Addr, error)
 		Decisions(s *kernel.Sample) (decided, logged []datapath.PolicyDecision)
 		Counters(name string) (datapath.PolicyCounters, bool, error)
 		Verdict(endpoint datapath.EndpointName, d policy.Direction, t policy.Traffic) (policy.Verdict, bool)
@@ -217,6 +218,11 @@ func (r *Reader) PolicyCounters(_ context.Context, name string) (datapath.Policy
 // PolicyNames implements [datapath.Telemetry].
 func (r *Reader) PolicyNames(network string, a netip.Addr) (usable, former []string, err error) {
 	return r.options.Policies.Names(network, a)
+}
+
+// PolicyAddrs implements [datapath.Telemetry].
+func (r *Reader) PolicyAddrs(network, name string) ([]netip.Addr, error) {
+	return r.options.Policies.AddrsOf(network, name)
 }
 
 // PolicyVerdict implements [datapath.Telemetry].

@@ -17,6 +17,7 @@ const (
 	tableNextHops = "nextHops"
 	tableMappings = "natMappings"
 	tableBlocks   = "natBlocks"
+	tableLearned  = "nameAddresses"
 )
 
 // Usage implements [datapath.Telemetry]. It returns how full the tables are, keyed by their names
@@ -35,6 +36,19 @@ func (r *Reader) Usage(context.Context) (map[string]datapath.Usage, error) {
 	if err != nil {
 		return nil, fmt.Errorf("count affinity entries: %w", err)
 	}
+	learned := uint64(0)
+	now := kernel.NowTick()
+	err = r.options.Tables.Learned.Batches(func(_ []kernel.LearnedKey, values []kernel.Learned) error {
+		for i := range values {
+			if int32(now-values[i].ExpiryTick) <= 0 { // the others are deleted if there is no room
+				learned++
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("count addresses of names: %w", err)
+	}
 	// A map may have kept its old size.
 	of := func(name string, entries, each uint64) datapath.Usage {
 		return datapath.Usage{Used: entries / each, Size: uint64(r.options.Maps[name].MaxEntries()) / each}
@@ -46,6 +60,7 @@ func (r *Reader) Usage(context.Context) (map[string]datapath.Usage, error) {
 		"connections IPv4": {Used: conns[conn.IPv4] / 2, Size: uint64(sizes[conn.IPv4])},
 		"connections IPv6": {Used: conns[conn.IPv6] / 2, Size: uint64(sizes[conn.IPv6])},
 		tableAffinity:      of(kernel.MapLlAffinity, affinity, 1),
+		tableLearned:       of(kernel.MapLlLearned, learned, 1),
 		tableNextHops:      {Used: uint64(used), Size: uint64(size)},
 	}
 	// The outer side always has at least as many entries as the inner side.

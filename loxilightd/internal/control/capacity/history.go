@@ -44,7 +44,7 @@ const longest = 365 * 24 * time.Hour
 // growing are the tables and resources that packets or other programs fill. All others change when
 // objects or pods change, all at once, which says nothing about the next minutes.
 var growing = map[string]bool{
-	"connections": true, "affinity": true, "natMappings": true, "natBlocks": true, "nextHops": true,
+	"connections": true, "affinity": true, "natMappings": true, "natBlocks": true, "nextHops": true, "nameAddresses": true,
 	"disk": true, "descriptors": true,
 }
 

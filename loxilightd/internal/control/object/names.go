@@ -21,12 +21,12 @@ const (
 )
 
 // maxResolvers limits the DNS servers of a network.
-const maxResolvers = 16
+const maxResolvers = 64
 
 var labelPattern = regexp.MustCompile(`^[a-z0-9_]([a-z0-9_-]*[a-z0-9_])?$`)
 
-// parseDNSName parses a DNS name in a rule, or *. and a name.
-func parseDNSName(text string) (string, error) {
+// ParseDNSName parses a DNS name in a rule, or *. and a name.
+func ParseDNSName(text string) (string, error) {
 	name := strings.ToLower(strings.TrimSuffix(text, "."))
 	base := strings.TrimPrefix(name, "*.")
 	switch _, err := netip.ParseAddr(base); {
@@ -63,7 +63,7 @@ func (p *policyParser) names(field string, s *api.PolicyPeer, d policy.Direction
 	before := firstTwice[string](len(s.Names))
 	for i, text := range s.Names {
 		at := fmt.Sprintf("%s.names[%d]", field, i)
-		name, perr := parseDNSName(text)
+		name, perr := ParseDNSName(text)
 		if perr != nil {
 			return peer, invalid(at, "%q %v", decode.Shorten(text), perr)
 		}

@@ -25,7 +25,7 @@ func TestPodNetworkMeans(t *testing.T) {
 		`{"subnets":["10.7.0.0/24"],"resolvers":["10.96.0.10/32"]}`:                                       "is not an address",
 		`{"subnets":["10.7.0.0/24"],"resolvers":["10.96.0.1","10.96.0.1"]}`:                               "spec.resolvers[1]: 10.96.0.1 duplicates resolvers[0]",
 		`{"subnets":["10.7.0.0/24"],"resolvers":["224.0.0.251"]}`:                                         "spec.resolvers[0]",
-		`{"subnets":["10.7.0.0/24"],"resolvers":[` + strings.Repeat(`"10.96.0.1",`, 16) + `"10.96.0.2"]}`: "spec.resolvers: has 17 addresses: at most 16",
+		`{"subnets":["10.7.0.0/24"],"resolvers":[` + strings.Repeat(`"10.96.0.1",`, 64) + `"10.96.0.2"]}`: "spec.resolvers: has 65 addresses: at most 64",
 		`{}`:                                                     "spec.subnets: is missing",
 		`{"subnets":["10.7.0.0/30"]}`:                            "spec.subnets[0]: \"10.7.0.0/30\": an IPv4 subnet for pods must have a prefix length from 8 to 29",
 		`{"subnets":["10.0.0.0/7"]}`:                             "length from 8 to 29",
