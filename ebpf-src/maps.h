@@ -259,7 +259,7 @@ SIZED_BY("learned");
 /* Positions in TCP connections to DNS servers, and responses that arrive in several packets. Written
  * here.
  */
-MAP(ll_dns_stream, BPF_MAP_TYPE_LRU_HASH, struct dns_flow, struct dns_stream, 4096, 0) NOT_COPIED;
+MAP(ll_dns_stream, BPF_MAP_TYPE_LRU_HASH, struct dns_flow, struct dns_stream, 2048, 0) NOT_COPIED;
 MAP(ll_dns_part, BPF_MAP_TYPE_ARRAY, __u32, struct dns_part, 64, 0) NOT_COPIED;
 
 /* Nonzero while a shadow program is attached to any hook (config_shadow). Written by loxilightd. A
