@@ -244,7 +244,7 @@ func acceptAll(t *testing.T, ns *testnet.NS) {
 			if err != nil {
 				return
 			}
-			_ = c.Close() // the client has what it wants
+			_ = c.Close() // the client only opens the connection
 		}
 	}()
 }

@@ -65,7 +65,7 @@ func (l *learner) run(program *ebpf.Program, frame []byte) uint32 {
 	return result
 }
 
-// found returns what has been learnt since a tick, and forgets it.
+// found returns the TTLs of the addresses that are learnt, counted from a tick, and forgets them.
 func (l *learner) found(before uint32) map[learnedBy]uint32 {
 	l.t.Helper()
 	byNumber := map[uint32]string{}
