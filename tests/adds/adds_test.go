@@ -297,11 +297,11 @@ func (p *pod) remove() {
 	p.s.API.Delete(p.object(""), closed(p.name))
 }
 
-// add returns when ADD has ended, and with which error.
-func (p *pod) add() (err error, took time.Duration) {
+// add returns how long ADD took, and its error.
+func (p *pod) add() (took time.Duration, err error) {
 	begin := time.Now()
 	err = p.node.Add(p.rt)
-	return err, time.Since(begin)
+	return time.Since(begin), err
 }
 
 // batch begins count pods and calls fn for each at once; done is called for each when all have returned.
@@ -350,7 +350,7 @@ func TestAdds(t *testing.T) {
 func (s *site) normal(count int) {
 	for i := range count {
 		p := s.begin(i % 100)
-		if err, _ := p.add(); err != nil {
+		if _, err := p.add(); err != nil {
 			s.t.Fatalf("ADD %s: %v", p.name, err)
 		}
 		p.finish()
@@ -368,7 +368,7 @@ func (s *site) agentStopped(count int) {
 	for first := 0; first < count && !s.t.Failed(); first += atOnce {
 		stop()
 		s.batch(min(atOnce, count-first), func(p *pod) {
-			err, took := p.add()
+			took, err := p.add()
 			if err == nil || took > testnet.OnThisMachine(11*time.Second) || !strings.Contains(err.Error(), "Entity") {
 				s.t.Errorf("ADD %s with a stopped agent: %v after %s", p.name, err, took)
 			}
@@ -378,7 +378,7 @@ func (s *site) agentStopped(count int) {
 			}
 		}, func(p *pod) {
 			agent.Signal(syscall.SIGCONT)
-			if err, _ := p.add(); err != nil {
+			if _, err := p.add(); err != nil {
 				s.t.Errorf("ADD %s after the agent has continued: %v", p.name, err)
 			}
 			p.finish()
@@ -410,7 +410,7 @@ func (s *site) serverHeld(count int) {
 			hold(false)
 		})
 		s.batch(min(atOnce, count-first), func(p *pod) {
-			if err, _ := p.add(); err != nil {
+			if _, err := p.add(); err != nil {
 				s.t.Errorf("ADD %s with a held API server: %v", p.name, err)
 			}
 			p.expectNone("with a held API server")
@@ -435,7 +435,7 @@ func (s *site) daemonKilled(count int) {
 		})
 		s.batch(n, func(p *pod) {
 			time.Sleep(time.Duration(order.Add(1)) * 300 * time.Millisecond / time.Duration(n))
-			err, _ := p.add()
+			_, err := p.add()
 			killed.Wait()
 			if err == nil {
 				return
@@ -444,7 +444,7 @@ func (s *site) daemonKilled(count int) {
 			if err := p.node.Del(p.rt); err != nil {
 				s.t.Errorf("DEL %s: %v", p.name, err)
 			}
-			if err, _ := p.add(); err != nil {
+			if _, err := p.add(); err != nil {
 				s.t.Errorf("ADD %s after the start of the daemon: %v", p.name, err)
 			}
 		}, (*pod).finish)

@@ -28,9 +28,6 @@ const (
 	deniedPort = backendPort + 3
 )
 
-// policyKinds are the kinds of the objects of a state.
-var policyKinds = []string{api.KindTier, api.KindNamespace, api.KindEntity, api.KindPolicy}
-
 func (s *policyScale) addr(pod int) string { return fmt.Sprintf("10.128.%d.%d", pod>>8, pod&255) }
 
 // team returns the team and the port that the i-th policy of a pod allows.
