@@ -20,7 +20,7 @@ import (
 // verdicts decides about the first packet of each connection in user space, as kube-network-policies
 // does: an iptables rule queues it (NFQUEUE; the nftables statement needs nft_queue), and a program sends
 // a verdict. The decision is one look-up in a map, so this is a lower bound for such programs. The
-// messages are those of linux/netfilter/nfnetlink_queue.h.
+// messages are defined in linux/netfilter/nfnetlink_queue.h.
 type verdicts struct {
 	socket  int
 	stat    string          // schedstat file of its thread

@@ -22,7 +22,7 @@ const (
 	policyServices = 1000 // of the other pods: a policy applies to a service
 	policySpaces   = 10   // the namespaces of the other pods
 
-	// allowedSources are those of the measured connections.
+	// allowedSources contains the clients of the measured connections.
 	allowedSources = "10.0.0.0/14"
 	// deniedPort is a port of the server that no policy allows.
 	deniedPort = backendPort + 3
