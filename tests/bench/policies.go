@@ -179,7 +179,9 @@ func (b *bench) connectionsUnderPolicies(ctx context.Context) error {
 			"connections, each a packet and its answer; TCP connections from pod to pod, each with a\n"+
 			"request and the close; UDP packets that no policy allows.", b.policyScale.ofServer),
 		append([]string{"what"}, paths...)...)
-	return b.withRigs(ctx, lineup{paths: paths, direct: true, pods: true}, 0, func(rigs []*rig) error {
+	// netfilter keeps all of them until the end.
+	opened := (b.rounds + 1 + growthRounds) * (freshBatch + b.tcpConnections)
+	return b.withRigs(ctx, lineup{paths: paths, direct: true, pods: true}, 2*opened, func(rigs []*rig) error {
 		row := func(what, base string, c comparison) {
 			var cells []string
 			for _, path := range paths {
