@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -51,12 +50,12 @@ type Cluster struct {
 	t     *testing.T
 }
 
-// New starts a cluster, which ends with the test. The agent is built, unless it is beside the daemon.
+// New starts a cluster, which ends with the test. The agent is built if necessary.
 func New(t *testing.T, programs testdaemon.Programs, nodes int) *Cluster {
 	t.Helper()
 	testnet.RequireRoot(t)
-	agent := filepath.Join(filepath.Dir(programs.Daemon), "loxilight-agent")
-	if err := buildAgent(agent); err != nil {
+	agent, err := programs.Agent()
+	if err != nil {
 		t.Fatal(err)
 	}
 	c := &Cluster{t: t, API: testkube.New(t), LAN: testnet.New(t, "lan")}
@@ -88,17 +87,6 @@ func New(t *testing.T, programs testdaemon.Programs, nodes int) *Cluster {
 		t.Fatal(err)
 	}
 	return c
-}
-
-func buildAgent(path string) error {
-	if _, err := os.Stat(path); err == nil {
-		return nil
-	}
-	out, err := exec.Command("go", "build", "-o", path, "github.com/loxilight/loxilight/loxilight-agent").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("build the agent: %w\n%s", err, out)
-	}
-	return nil
 }
 
 func (c *Cluster) newNode(programs testdaemon.Programs, i int) *Node {

@@ -26,6 +26,19 @@ import (
 // Programs are the paths of the programs under test.
 type Programs struct{ Daemon, CLI, CNI string }
 
+// Agent returns the path of the agent, which is beside the daemon; it is built if it does not exist.
+func (p Programs) Agent() (string, error) {
+	path := filepath.Join(filepath.Dir(p.Daemon), "loxilight-agent")
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	out, err := exec.Command("go", "build", "-o", path, "github.com/loxilight/loxilight/loxilight-agent").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("build the agent: %w\n%s", err, out)
+	}
+	return path, nil
+}
+
 // Build builds the programs into dir. If LOXILIGHT_BIN names a directory, that directory already
 // contains them: not every machine that runs tests can build.
 func Build(dir string) (Programs, error) {

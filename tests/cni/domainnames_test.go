@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -26,19 +25,6 @@ import (
 	"github.com/loxilight/loxilight/internal/testnet"
 	"github.com/loxilight/loxilight/internal/testpkt"
 )
-
-// agentProgram returns the path of the agent, which it builds unless LOXILIGHT_BIN contains it.
-func agentProgram(t *testing.T) string {
-	t.Helper()
-	path := filepath.Join(filepath.Dir(programs.Daemon), "loxilight-agent")
-	if _, err := os.Stat(path); err == nil {
-		return path
-	}
-	if out, err := exec.Command("go", "build", "-o", path, "github.com/loxilight/loxilight/loxilight-agent").CombinedOutput(); err != nil {
-		t.Fatalf("build the agent: %v\n%s", err, out)
-	}
-	return path
-}
 
 // kubernetesSite is a site whose daemon is configured by an agent, from an API server.
 type kubernetesSite struct {
@@ -70,7 +56,11 @@ func newKubernetesSite(t *testing.T, agentConfig string, more ...string) *kubern
 			t.Fatal(err)
 		}
 	}
-	s.agent = testnet.Here(t).Start(t, agentProgram(t), "--config", filepath.Join(dir, "agent.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"),
+	program, err := programs.Agent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent = testnet.Here(t).Start(t, program, "--config", filepath.Join(dir, "agent.yaml"), "--kubeconfig", filepath.Join(dir, "kubeconfig"),
 		"--node-name", "n1", "--socket", s.Socket)
 	s.list = s.site.list("1.1.0", nil)
 	s.has("podnetwork", "default", `required`)

@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -39,19 +37,6 @@ type kubeNode struct {
 	agent  *testnet.Process
 }
 
-// agentProgram builds the agent, once.
-var agentProgram = sync.OnceValues(func() (string, error) {
-	if built := os.Getenv("LOXILIGHT_BIN"); built != "" {
-		return filepath.Join(built, "loxilight-agent"), nil
-	}
-	path := filepath.Join(filepath.Dir(programs.Daemon), "loxilight-agent")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/loxilight/loxilight/loxilight-agent").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("build the agent: %w\n%s", err, out)
-	}
-	return path, nil
-})
-
 // newKubeNode starts all of it; config is added to agent.yaml.
 func newKubeNode(t *testing.T, config string) *kubeNode {
 	t.Helper()
@@ -59,7 +44,7 @@ func newKubeNode(t *testing.T, config string) *kubeNode {
 	if programs.Daemon == "" {
 		t.Skip("builds the programs: not with -short")
 	}
-	program, err := agentProgram()
+	program, err := programs.Agent()
 	if err != nil {
 		t.Fatal(err)
 	}
