@@ -202,7 +202,10 @@ func (b *bench) tables(connections int) string {
 
 // attachOurs starts one of our daemons on the rig's node.
 func (b *bench) attachOurs(ctx context.Context, r *rig, daemon string, connections int) error {
-	devices := []api.InterfaceSpec{{Device: "up0"}, {Device: "up1"}, {Device: "pod0", Role: "port"}}
+	devices := []api.InterfaceSpec{{Device: "up0"}, {Device: "up1"}}
+	if !r.pods { // else it is the port of an Endpoint
+		devices = append(devices, api.InterfaceSpec{Device: "pod0", Role: "port"})
+	}
 	if r.inXDP() {
 		devices[0].XDP = "native"
 		if err := r.takeFrames(); err != nil {

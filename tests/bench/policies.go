@@ -27,30 +27,23 @@ const (
 // attachPods starts our daemon on a node whose pods are Endpoints, under policies unless the rig's name
 // says otherwise.
 func (b *bench) attachPods(ctx context.Context, r *rig, connections int) error {
-	devices := []api.InterfaceSpec{{Device: "up0"}, {Device: "up1"}}
-	if r.inXDP() {
-		devices[0].XDP = "native"
-		if err := r.takeFrames(); err != nil {
-			return err
-		}
+	if err := b.attachOurs(ctx, r, b.daemon, connections); err != nil {
+		return err
 	}
-	d, err := startLoxilight(ctx, r.node, devices, b.daemon, b.tables(max(connections, b.tableSize)))
-	if err != nil {
-		return fmt.Errorf("start of loxilight: %w", err)
+	d, ok := r.balancer.(*loxilight)
+	if !ok {
+		return fmt.Errorf("%s: no daemon of ours", r.name)
 	}
-	r.balancer = d
 	if err := r.connectPods(ctx, d); err != nil {
 		return err
 	}
-	if !strings.HasPrefix(r.name, pathFree) {
-		if err := r.addPods(ctx, d, b.policyScale.local); err != nil {
-			return err
-		}
-		if err := d.apply(ctx, b.policyScale.objects()); err != nil {
-			return err
-		}
+	if strings.HasPrefix(r.name, pathFree) {
+		return nil
 	}
-	return b.report.note(ctx, d)
+	if err := r.addPods(ctx, d, b.policyScale.local); err != nil {
+		return err
+	}
+	return d.apply(ctx, b.policyScale.objects())
 }
 
 // connectPods moves the ports of the pods to a bridge, which gets the addresses that they had.
