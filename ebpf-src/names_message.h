@@ -91,7 +91,7 @@ struct dns_work {
 	__u32 off; /* from the start of the frame */
 	__u32 size;
 	__u32 checked;
-	__u32 total; /* of a response in parts, with what is before it */
+	__u32 total; /* of a response in parts, including the bytes before it */
 	/* The address that is being learnt. */
 	struct learned_key key;
 	__u32 expiry_tick;
